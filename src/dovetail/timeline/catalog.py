@@ -1,17 +1,18 @@
-"""Which timelines there are: entries of the coordination service, and their states.
+"""Which timelines exist: entries of the coordination service, and their states.
 
     create:   (nothing) ── entry `creating` ── storage provisioned ── entry `ready`
     delete:   entry ── one transaction ──▶ entry in the deleted list ── storage dropped ── (nothing)
 
 A timeline is used only while it is `ready`. The deleted list keeps the name: it is refused until
 the storage is gone, and free right after. A broker that dies in between leaves an entry that
-somebody else finishes: `finish` does so for every entry of which it becomes the master, under a
-key that goes with the master's lease. Both steps can be repeated, so two masters do no harm.
+another one finishes: `finish` does so for every entry of which it becomes the master, under a key
+bound to the master's lease. Both steps can be repeated, so two masters do no harm.
 
     /timelines/names/<name>      id, state, settings
     /timelines/deleted/<name>    id
-    /timelines/masters/<name>    who finishes it (with a lease)
-    /timelines/last              the last id that was given; no life of a name has that of another
+    /timelines/masters/<name>    which broker finishes it (with a lease)
+    /timelines/last              the last id that was issued; a name that is used again gets a new
+                                 one
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
-"""The clocks around a broker: storage, coordination and the other brokers.
+"""Compares our clock with those of storage, coordination and the other brokers.
 
 Every few seconds each of them is asked for its time. The answer gives two figures: the latency, for
-the metrics, and how far its clock is from ours, for `drift`. Nobody waits for this, and one that
+the metrics, and how far its clock is from ours, for `drift`. Nobody waits for this, and a peer that
 does not answer has no figures.
 
-- A store has a clock of its own (`TimelineStore.time_ms`).
-- etcd has no time in its protocol, but dates its answers over HTTP, in whole seconds: known up to
-  half a second more than the latency.
+- A store has its own clock (`TimelineStore.time_ms`).
+- etcd's protocol has no time, but its HTTP answers have a date in whole seconds: known up to half a
+  second more than the latency.
 - The node's prober has asked the other brokers already (`wire/probe.py`).
 """
 

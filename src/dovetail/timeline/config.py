@@ -1,4 +1,4 @@
-"""What can be set for one timeline, and the limits of each setting."""
+"""The settings of one timeline, and the limits of each."""
 
 import random
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What every running timeline of a broker works with."""
+"""What all running timelines of a broker share."""
 
 import random
 from collections.abc import Callable, Sequence

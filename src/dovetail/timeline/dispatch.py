@@ -1,10 +1,10 @@
 """The dispatcher of timelines: frames in, answers out, by one table.
 
-`ROUTES` says for each request what a client must be allowed (R4) and what handles it. A timeline is
-a topic named `timeline:NAME` in access rules. A producer writes, a consumer reads; whoever sees
-bodies must be allowed to read. A request without an operation is for everybody.
+`ROUTES` gives for each request the permission that the client needs (R4) and the handler. In access
+rules a timeline is a topic named `timeline:NAME`. A producer needs to write, a consumer to read,
+and so does anyone who sees bodies. A request without an operation is open to everybody.
 
-Every request that fails is answered with an error that says whose fault it is.
+A request that fails is answered with an error that says whose fault it is.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

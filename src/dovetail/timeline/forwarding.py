@@ -1,19 +1,20 @@
-"""Dead letters of a timeline, to a topic or to another timeline (`dead_to`).
+"""Moves dead letters of a timeline to a topic or to another timeline (`dead_to`).
 
     read some of the source → write them to the target → remove them from the source
 
-Promise: a letter is in the source until the target has it for good, so it is never lost, whoever
-dies between two steps. At worst it is written again, under the same id (`dead_letter.ID`): a
-timeline stores it once all the same, as a named batch; who reads a topic can tell by the header.
+Promise: a letter stays in the source until the target has stored it durably, so it is never lost,
+whichever process dies between two steps. At worst it is written again, under the same id
+(`dead_letter.ID`): a timeline still stores it once, as a named batch; a reader of a topic can tell
+by the header.
 
-One broker does it for each timeline, chosen by all of them alike from those that are there. Two
-that do it for a moment, because they differ about who is there, are a repetition and no loss. A
-letter that somebody replays or drops at the same moment may be in both places.
+One broker does this for each timeline; all brokers choose the same one of those that are alive. If
+two do it for a moment, because their views differ, letters are repeated but none is lost. A letter
+that somebody replays or drops at the same moment may end in both places.
 
-A target that is not there or refuses the letters: they stay dead letters of the source, none is
-trimmed (`dead_max`), and it is tried again every `AGAIN_MS`. A ring of timelines is refused when it
-is set; two brokers that each set half of one at the same moment make one all the same, so it is
-looked for again before letters are forwarded.
+If the target is missing or refuses the letters, they stay dead letters of the source, none is
+trimmed (`dead_max`), and the broker retries every `AGAIN_MS`. A ring of timelines is refused when
+it is set. Two brokers that each set half of one at the same moment can still create it, so the
+forwarder checks again before it forwards.
 """
 
 import asyncio

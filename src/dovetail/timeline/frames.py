@@ -1,8 +1,8 @@
 """The calls of timelines: their messages, keys and limits. `wire/calls.py` is their codec.
 
-Pushing: a consumer keeps requests `Consume` outstanding, each with the number of messages that it
+Pushing: a consumer keeps `Consume` requests outstanding, each with the number of messages that it
 can take; the broker answers one when something is due. Answers leave in the order of the requests,
-so a consumer has a connection for these alone, and another one for its commands.
+so a consumer has one connection for these alone, and another for its commands.
 """
 
 from typing import Annotated, Final

@@ -1,12 +1,12 @@
-"""What travels between a client, a broker and a store: decoded once, passed on as it is.
+"""The types that travel between a client, a broker and a store: decoded once, passed on unchanged.
 
-A message has an id, which its store gives and never gives again, and a version, which every change
-of hands raises. `Handle` names both: it is what a consumer holds, and what it must show to extend,
-to release or to delete. A message that went on to another consumer has another version, so an old
-handle is refused by the store itself.
+A message has an id, which its store issues once, and a version, which every change of holder
+raises. `Handle` names both: a consumer holds it, and must present it to extend, to release or to
+delete. A message that went on to another consumer has another version, so the store itself refuses
+an old handle.
 
-Times are milliseconds since the epoch. Headers are bytes to the store: `encode_headers` and
-`decode_headers` are for both ends.
+Times are milliseconds since the epoch. To the store, headers are bytes: `encode_headers` and
+`decode_headers` serve both ends.
 """
 
 import zlib

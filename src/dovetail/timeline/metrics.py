@@ -1,7 +1,7 @@
-"""What a broker counts about its timelines, for Prometheus; `docs/metrics.md` has the names.
+"""The metrics of a broker's timelines, for Prometheus; `docs/metrics.md` has the names.
 
-Labels of the user's own (`timeline.tags`) stand on every series. What is known anyway, such as how
-many messages wait, is set when it was counted.
+Every series carries the user's own labels (`timeline.tags`). Figures that are counted anyway, such
+as how many messages wait, are set at each count.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""What operators ask about timelines: made, altered, paused, purged and deleted; messages, dead
-letters and schedules looked at and changed.
+"""Answers the requests of operators: create, alter, pause, purge and delete timelines; inspect and
+change messages, dead letters and schedules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,14 +1,14 @@
-"""Receiving without a session: each call stands alone, as programs of any language make it by HTTP.
+"""Receiving without a session: each call stands alone, for programs of any language over HTTP.
 
 A call to receive needs a consumer, because buckets are assigned to consumers. So each call takes a
-*seat*, which is a consumer's session here, and gives it back with its answer; the next call under
-the same name takes it again, with its buckets. A seat that nobody takes for `SESSION_MS` is over.
+*seat*, which is a consumer's session here, and returns it with its answer; the next call under the
+same name takes it again, with its buckets. A seat that no call takes for `SESSION_MS` ends.
 
-Promises, the same as to a consumer with a session of its own:
-- Extend, done, retry and dead show a message's id and version, and the store decides by them.
-- A seat that nobody sits on holds nothing: what was leased for it and did not leave goes back at
-  once, uncounted. So does what was leased for a caller who went away while it waited.
-- What was answered and did not arrive comes back when its lease ends.
+Promises, the same as to a consumer with its own session:
+- Extend, done, retry and dead name a message's id and version, and the store decides by them.
+- An unused seat holds nothing: messages leased for it that did not leave go back at once,
+  uncounted. So do messages leased for a caller that disconnected while it waited.
+- Messages that were sent but did not arrive return when their lease ends.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""What each request of a producer or consumer does: from a checked message to an answer
-(`dispatch.py` has the table). What operators ask is in `operating.py`.
+"""Answers the requests of producers and consumers: from a checked message to an answer
+(`dispatch.py` has the table, `operating.py` the requests of operators).
 
-Times of clients are taken as they are: a due time in the past means now.
+Clients' times are accepted as they are: a due time in the past means now.
 """
 
 import random

@@ -1,9 +1,10 @@
 """The roster: what every broker reports of its timelines, for all others to read.
 
-One key for each broker, bound to its node's lease, holds its address, its condition, its load, and
-its consumers of each timeline. From it every broker makes the same assignment (`others`) and the
-same list (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag,
-and a broker that died is in the roster until its lease ends. The store decides who gets a message.
+Each broker has one key, bound to its node's lease, with its address, its condition, its load, and
+its consumers of each timeline. From these keys every broker computes the same assignment (`others`)
+and the same list (`brokers`), and all of them notice when the others vanish. Entries are hints:
+they lag, and a broker that died stays in the roster until its lease ends. The store decides who
+gets a message.
 
 A broker whose lease was lost writes its entry again under the next one.
 

@@ -1,12 +1,12 @@
-"""Carrying one timeline: the thin, doing part around the loader.
+"""One timeline that a broker serves: the thin, doing part around the loader.
 
-Timers, the store and waiting requests meet here. One timer is armed for whatever comes next: a
-push, the end of a wait, the next lease. Everything else is decided by the loader, the windows and
-the health of the broker.
+Timers, the store and waiting requests meet here. One timer is set for whatever comes next: a push,
+the end of a wait, the next lease. The loader, the windows and the broker's health make all other
+decisions.
 
-Failures: a store that does not answer delays leases and is asked again; a consumer that goes gives
-back what was leased for it and had not left, uncounted, so that the next one gets it on time; what
-had left comes back when its lease ends.
+Failures: a store that does not answer delays leases and is asked again. When a consumer goes, the
+messages leased for it that had not left go back uncounted, so that the next one gets them on time;
+those that had left return when their lease ends.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""The timelines of a broker: a `Dispatch` for their frames, and the life of each of them.
+"""The timelines of a broker: a `Dispatch` for their frames, and the states of each of them.
 
-Which timelines there are is in the coordination service (`catalog`), and watched: one that becomes
-ready is opened here, one that is deleted ends here with an error to its clients, and whoever
-becomes its master removes its storage. So a command about a timeline is answered when the catalog
-says so, and the rest happens on every broker by itself, also after one of them died half-way.
+The coordination service records which timelines exist (`catalog`), and every broker watches it: it
+opens a timeline that becomes ready, and ends one that is deleted with an error to its clients; the
+broker that becomes its master removes its storage. So a command about a timeline is answered when
+the catalog has it, and the rest happens on every broker by itself, even if one dies half-way.
 
-Upkeep, every so often and never while our clock is wrong: schedules are fired ahead of their time,
-messages are counted, dead letters are trimmed, clocks are compared.
+Periodic upkeep, never while our clock is wrong: fire schedules ahead of their time, count messages,
+trim dead letters, compare clocks.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Sessions: the producers and consumers of a timeline, as a broker knows them.
 
-A session begins with `Open` and ends with `Close`, with its connection, or when nothing was heard
-of it for `SESSION_MS`. A consumer's session holds the requests for messages that are outstanding,
-and the messages that are leased for it and not yet due.
+A session begins with `Open` and ends with `Close`, with its connection, or when it was silent for
+`SESSION_MS`. A consumer's session holds its outstanding requests for messages, and the messages
+that are leased for it and not yet due.
 """
 
 import asyncio

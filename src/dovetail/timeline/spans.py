@@ -1,6 +1,6 @@
-"""The span of a delivery: from the time at which a message was due to its leaving the node.
+"""The span of a delivery: from a message's due time until it leaves the node.
 
-Its length is the lateness. The parent is whoever scheduled the message, by its header.
+Its length is the lateness. The parent is the span that scheduled the message, by its header.
 """
 
 from dovetail import tracing

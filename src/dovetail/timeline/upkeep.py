@@ -1,7 +1,7 @@
-"""Looking after one timeline: messages counted, schedules fired, dead letters trimmed.
+"""Periodic work for one timeline: counts messages, fires schedules, trims dead letters.
 
-Called every so often by the service. Nothing here is needed for a message to be pushed in time but
-the firing of schedules, which is done ahead of it.
+The service calls it. Pushing a message in time needs none of this except the firing of schedules,
+which happens ahead of time.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
-"""What other brokers do to the timelines that this one serves: heard of, or seen at the next look.
+"""Notices what other brokers change in the store of the timelines that this one serves.
 
-A broker tells the others what it stores that is due soon, and at its leisure that something has
-changed. So a broker whose consumers wait need not ask for anything: an idle timeline costs the
-store nothing, and all of them together one look in `LOOK_MS` (F63).
+A broker notifies the others when it stores something that is due soon and, less urgently, when
+something has changed. So a broker whose consumers wait need not poll each timeline: an idle
+timeline costs the store nothing, and all of them together one look in `LOOK_MS` (F63).
 
-Not heard is at most late: what was told by nobody, because its broker died, is seen by the next
-look; and while the store cannot be listened to, every timeline asks for itself (`POLL_MS`).
+A missed notification only delays: if its broker died before it sent one, the next look finds the
+change. While the broker cannot listen to the store, every timeline polls by itself (`POLL_MS`).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The client without asyncio: the same, run by a loop in a thread of its own.
+"""The client without asyncio: runs it on an event loop in its own thread.
 
     with dovetail.connect_blocking("127.0.0.1:9092") as d:
         d.timeline("reminders").schedule(b"call Ada", delay="2h")
@@ -9,7 +9,7 @@
 
         d.run()
 
-Handlers are plain functions; each runs in a thread. Calls may come from any thread.
+Handlers are plain functions; each runs in a thread. Any thread may call the client.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

@@ -1,4 +1,4 @@
-"""A consumer: messages are taken, handled under their leases, and finished.
+"""A consumer: runs handlers for pushed messages under their leases, and reports the outcome.
 
     pushed ──▶ waiting ──▶ running ──▶ done     (deleted)
                   │           ├──────▶ failed   (released, due again after a pause that grows)
@@ -6,11 +6,11 @@
                   └──────────────────▶ back     (given back uncounted, when the consumer stops)
 
 - A handler begins at the due time by the node's clock, never before.
-- While a message is here its lease is extended; one that cannot be is lost (`leases`).
-- What is done is deleted in as few requests as possible; an answer that was lost is asked for
-  again, which is safe, because a handle fits once.
+- While a message is here its lease is extended; if that fails, the message is lost (`leases`).
+- Finished messages are deleted in as few requests as possible. A request whose answer was lost is
+  repeated, which is safe, because a handle fits once.
 - A broker that forgot us (restart, network) is asked for a new session under the same id; leases
-  that we hold go on, and those of a former life of this id are handled too.
+  that we hold remain valid, and messages leased in a previous life of this id are handled too.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A consumer's credit: how many messages may come, and how many are worth a request.
+"""A consumer's credit: how many messages it can take, and how many are worth a request.
 
-Room is for those that handlers have at once and, while nobody else is idle, for some that wait
-ahead of their turn (`prefetch`). What is asked for takes credit; what did not come, and what is
-finished with, gives it back. It may be below zero, after there was less room all at once.
+There is room for as many messages as handlers run at once and, while no other consumer is idle, for
+some that wait ahead of their turn (`prefetch`). A request takes credit; messages that did not come
+or are finished return it. Credit may be negative, after the room shrank suddenly.
 """
 
 import asyncio

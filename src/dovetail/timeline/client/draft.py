@@ -1,4 +1,4 @@
-"""A message to be scheduled, as people write it, and as it travels."""
+"""A message to be scheduled, as people write it and as it travels."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""For users' tests: a whole node in memory, whose time goes on when the test says so.
+"""For users' tests: a whole node in memory, whose time advances when the test says so.
 
     async with fake_dovetail() as d:
         await d.timeline("reminders").create()
@@ -6,7 +6,7 @@
         d.consumer("reminders")(handle)
         await d.advance("2h")          # `handle` has run when this returns
 
-The client, the broker and what they encode are the real ones; only the store (`MemoryStores`), the
+The client, the broker and the codec are the real ones. Only the store (`MemoryStores`), the
 coordination and the link between them are in memory, and the clock stands still between two calls
 of `advance`.
 """

@@ -1,8 +1,8 @@
-"""What a consumer is finished with, and how it is reported to the broker.
+"""Reports the messages that a consumer has finished or returned to the broker.
 
-Deletions and releases are gathered, and sent in as few requests as possible: while one is on its
-way the next gathers. Up to `REPORTING_MAX` are on their way at once, so that the store is not idle
-while an answer travels. One that failed is sent again, which is safe: a handle fits once.
+Deletions and releases are gathered and sent in as few requests as possible: while one is in flight
+the next gathers. Up to `REPORTING_MAX` are in flight at once, so that the store is not idle while
+an answer travels. A failed request is repeated, which is safe: a handle fits once.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Calling a user's handler: a coroutine function in the loop, a plain function in a thread.
+"""Calls a user's handler: a coroutine function on the loop, a plain function in a thread.
 
-A handler may have a longest time, counted from its call or from the last `Message.progress`. Beyond
-it a coroutine is cancelled. A thread cannot be: it is left alone, its messages go on to another
-attempt, and the next plain handlers get threads of a new pool, so that as many run as before.
+A handler may have a time limit, counted from its call or from the last `Message.progress`. Beyond
+it a coroutine is cancelled. A thread cannot be cancelled: it is abandoned, its messages go on to
+another attempt, and later plain handlers get threads of a new pool, so that as many run as before.
 
-The handler of a batch returns nothing if all is done, or an outcome for each message, in their
-order: None for done, an exception for what it would have raised for that message alone.
+The handler of a batch returns nothing if all is done, or an outcome for each message, in order:
+None for done, or the exception that it would have raised for that message alone.
 """
 
 import asyncio

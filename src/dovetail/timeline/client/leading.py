@@ -4,18 +4,18 @@
         while lead.valid:
             ...
 
-A name is a timeline of its own with one message in it, and whoever has the message's lease leads.
-So nothing has to run beside the brokers, and members need not reach each other.
+A name is a timeline with one message in it; the program that holds the message's lease leads. So
+nothing has to run beside the brokers, and members need not reach each other.
 
     standing by ── the lease is ours ──▶ leading ── the block ends ──▶ given back, another leads
                                            └── lease not extended in time ──▶ lost
 
 Promise: two never lead at a time, by the store's clock. A lease that could not be extended counts
-as lost here a quarter before the store ends it (`leases.py`). `term` grows with every leadership:
-a store that is given it, and refuses a lower one, also refuses a leader that stood still and woke.
+as lost here when a quarter of it is left (`leases.py`). `term` grows with every leadership: a store
+that receives it, and refuses a lower one, also refuses a leader that was paused and woke up.
 
-Survives: the death of any member and any broker. While nobody answers, the leader loses its lease,
-and nobody else gets it.
+Survives: the death of any member and any broker. While no broker answers, the leader loses its
+lease, and nobody else gets it.
 
 Not here: ending what the leader does (`dovetail lead` ends a command, see `cli/lead`).
 """

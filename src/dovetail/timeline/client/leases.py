@@ -1,20 +1,20 @@
-"""The leases of a consumer: which are here, until when each is ours, and which were given up.
+"""The leases of a consumer: which it has, until when each is ours, and which were given up.
 
     pushed, taken up ──▶ here ──▶ ended     (done, failed or given back)
                            └────▶ lost      (it could not be extended in time, or is another's)
 
 Promise: while a handler runs under a lease that is not lost, no other handler has begun with that
-message, whatever line is slow and whichever broker looks, as long as their clocks are within the
-drift that is allowed (`timeline.drift_ms_max`, a tenth of the shortest lease). So a lease counts as
-lost a margin before the store ends it, a handler begins only with a good part of its lease left,
-and what has less is extended first:
+message, whichever connection is slow and whichever broker serves it, as long as their clocks are
+within the drift that is allowed (`timeline.drift_ms_max`, a tenth of the shortest lease). So a
+lease counts as lost a margin before the store ends it, a handler begins only with a good part of
+its lease left, and a lease with less is extended first:
 
     0 ─────────── 1/3 ──────── 1/2 ──────── 3/4 ──────── 1
     leased        extended     begins       lost here    another's
                   from here on no more
 
-Not here: a process that stands still cannot give up what it holds. When it wakes, the store refuses
-what it did, and the next look here ends its handler.
+Not here: a paused process cannot give up what it holds. When it wakes, the store refuses its
+operations, and the next check here ends its handler.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One node, as a client talks to it: a request in, its answer or its error out.
+"""One node, as a client calls it: a request in, its answer or its error out.
 
 `Link` is the seam between the client and the node: over a connection (`NetworkLink`), or in one
 process (`fake`). A request that changes something and whose answer was lost is `Uncertain`; the

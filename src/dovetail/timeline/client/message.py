@@ -1,4 +1,4 @@
-"""What a client sees: messages and what became of them."""
+"""Messages and their outcomes, as a client sees them."""
 
 import time
 from dataclasses import dataclass, field

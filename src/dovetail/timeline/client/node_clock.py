@@ -1,4 +1,4 @@
-"""The node's time, as a client knows it: measured with every report, good for both sides."""
+"""The node's time, as a client knows it: measured with every report, for both sides."""
 
 import asyncio
 from typing import Final

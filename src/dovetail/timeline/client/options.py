@@ -1,4 +1,4 @@
-"""How a consumer works, as its user says."""
+"""The options of a consumer."""
 
 import random
 from dataclasses import dataclass, field

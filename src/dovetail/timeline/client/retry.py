@@ -1,4 +1,4 @@
-"""A failed attempt: when the message comes again, and the reason that is kept with it."""
+"""A failed attempt: when the message returns, and the reason that is stored with it."""
 
 import random
 import traceback

@@ -1,4 +1,4 @@
-"""Spans of a client of timelines: scheduling, and handling what is due."""
+"""Spans of a client of timelines: scheduling, and handling due messages."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,21 +1,21 @@
-"""Assigning buckets to consumers: pure, and the same on every broker.
+"""Assigns buckets to consumers; pure, and the same on every broker.
 
 Every message has a random bucket. An assignment says which consumer serves which bucket in a
-window. A dealer makes it from nothing but the set of consumers and the number of buckets: brokers
-that know the same consumers make the same one without a word. Brokers that differ for a moment do
-no harm, because the lease in the store decides; they only try for the same messages.
+window. A dealer computes it from nothing but the set of consumers and the number of buckets, so
+brokers that know the same consumers agree without talking. Brokers that differ for a moment do no
+harm, because the lease in the store decides; they only try for the same messages.
 
 *ranges*: consumers sorted by id get contiguous ranges whose sizes differ by at most one.
 
 *racks*: each bucket has one primary and, in every rack, one backup, which takes what the primary
-left lying; it is another consumer than the primary, unless that is alone in its rack. Primaries are
-chosen on a ring of hashes: a consumer has a few points on it, a bucket goes to the next point, and
-on to the next one after it if that consumer has its fill (consistent hashing with bounded loads).
-So a consumer that comes or goes moves little more than its own buckets. Backups are ranges within
-each rack, less what is one's own: they carry nothing until they are needed, so it is no harm if
-they shift.
+left behind; it is another consumer than the primary, unless that is alone in its rack. Primaries
+are chosen on a ring of hashes: a consumer has several points on it, a bucket goes to the next
+point, and on to the one after it if that consumer is full (consistent hashing with bounded loads).
+So a consumer that joins or leaves moves little more than its own buckets. Backups are ranges within
+each rack, less a consumer's own buckets: they carry nothing until they are needed, so it does no
+harm if they shift.
 
-Promises: every bucket is assigned; nobody is idle while there are buckets; in `racks` nobody has
+Promises: every bucket is assigned; no consumer is idle while there are buckets; in `racks` none has
 more than `capacity`; ranges are half-open everywhere.
 
 Not here: who counts as a consumer of a window (`window`), and what a backup may take (`loader`).

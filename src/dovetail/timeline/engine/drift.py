@@ -1,18 +1,17 @@
-"""Time drift: how far our clock is from everybody else's. Pure.
+"""Clock drift: how far our clock is from everybody else's; pure.
 
 A sample is a question with an answer: when we sent it, what their clock said, when the answer came.
-Their clock was read somewhere in between, so the offset is known up to half the round trip; only
-what is beyond the threshold for certain counts.
+Their clock was read at some point in between, so the offset is known up to half the round trip;
+only what is certainly beyond the threshold counts.
 
-Who is wrong? The store is the reference, because all brokers share it, and the messages' times are
-in it; most members of the coordination service are, where nothing is known of the store. Other
-brokers and clients are each as good as we are, and anybody can report a forged offset. So they are
-heard only where no reference answers, and our own clock is the wrong one only if most of at least
-`WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
-itself, and is reported.
+Who is wrong? The store is the reference, because all brokers share it and the messages' times are
+in it; without figures from the store, most members of the coordination service are. Other brokers
+and clients are as good as we are, and anybody can report a forged offset. So they count only where
+no reference answers, and our own clock is the wrong one only if most of at least `WITNESSES_MIN` of
+a kind agree, in the same direction; a single one that differs has drifted itself, and is reported.
 
-While our clock is wrong, the broker must not push (too early, or leases that end at once), must
-not clean up (it would remove what is not old), and must refuse writes that carry its own time.
+While our clock is wrong, the broker must not push (too early, or leases that end at once), must not
+clean up (it would remove what is not old), and must refuse writes that carry its own time.
 """
 
 import statistics

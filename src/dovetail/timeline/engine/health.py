@@ -1,20 +1,20 @@
-"""Degradations: what a broker stops doing when something around it fails. Pure.
+"""Degradations: what a broker stops doing when something around it fails; pure.
 
     degradation   begins when                             while it lasts
     DRIFT         our clock is wrong (`drift`), or has    no pushes, no upkeep, no dated writes
                   just jumped
-    STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest is
+    STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest are
                                                           refused at once
     PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
                   our own lease did
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
-                  most of them are busy                   none to those, they have no credit; where
-                                                          the timeline is set so, to nobody
+                  most of them are busy                   none to those, they have no credit; if the
+                                                          timeline is set so, to nobody
     PRODUCER      most requests of a producer fail        its requests are refused for a while
 
-Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
-The broker is healthy, degraded with reasons, or inactive (when it stops). A degradation of one
-timeline, consumer or producer does not touch the others.
+Each ends by itself: a sampled operation succeeds, a broker returns, a try works. The broker is
+healthy, degraded with reasons, or inactive (when it stops). A degradation of one timeline, consumer
+or producer does not affect the others.
 """
 
 from collections import Counter, deque

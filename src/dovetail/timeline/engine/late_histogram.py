@@ -1,7 +1,7 @@
-"""How late messages left, as Prometheus wants it, a thousand at a time.
+"""How late messages left, as a Prometheus histogram that counts a thousand at a time.
 
-The library's own histogram takes one value at a time, under a lock, and was a third of what the
-event loop did for a message. Here a batch is counted in one pass.
+The library's own histogram takes one value at a time, under a lock, and was a third of the event
+loop's work for a message. Here one pass counts a batch.
 """
 
 from bisect import bisect_left

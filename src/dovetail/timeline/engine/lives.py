@@ -1,4 +1,4 @@
-"""How long a message is tried, and how fast: rests between attempts, times to live, paces. Pure."""
+"""How long and how fast a message is tried: rests between attempts, times to live, paces; pure."""
 
 import math
 import random

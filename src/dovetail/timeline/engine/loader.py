@@ -1,8 +1,8 @@
-"""The loader: which messages are leased to whom, and when each is pushed. Pure.
+"""The loader: which messages are leased to whom, and when each is pushed; pure.
 
 It looks ahead by the *lead*: long enough for a lease to be on disk before the message is due, as
-measured. What will be due within twice the lead is leased in one change for all consumers of this
-broker, and each message then waits here until its due time less the latency of its consumer:
+measured. Whatever will be due within twice the lead is leased in one change for all consumers of
+this broker, and each message then waits here until its due time less the latency of its consumer:
 
       now         now + lead       now + 2 lead
     ───┬──────────────┬──────────────────┬──────────▶
@@ -10,8 +10,8 @@ broker, and each message then waits here until its due time less the latency of 
        └── lease everything up to here ──┘
                   push each at its own time
 
-So a message is late by the latency of its consumer at most, and never early; a lease begins at the
-due time, and one that a consumer still holds is never taken ahead of its end.
+So a message is late by at most the latency of its consumer, and never early; a lease begins at the
+due time, and one that a consumer still holds is never taken before its end.
 
     event                       effect
     offer (credit)              an ask for that consumer, if it is part of the assignment
@@ -19,14 +19,14 @@ due time, and one that a consumer still holds is never taken ahead of its end.
     wake                        a plan: the asks of all consumers with credit
     leased                      pushes; where a limit was reached, another ask at once
     a bucket's primary is late  its backup asks for what is overdue (dealer `racks`)
-    everybody of a bucket is    whoever has room asks for what is overdue in any bucket, so that
-    late                        nothing waits for a second beside an idle consumer (B21)
+    everybody of a bucket is    any consumer with room asks for what is overdue in any bucket, so
+    late                        that nothing waits for a second beside an idle consumer (B21)
 
-One plan is under way at a time, and what is visible first is pushed first: a store gives it in that
-order, so a backlog is served before what is due now, across all buckets of a consumer. Only one who
-has a backlog and room for `ASK_MAX` more is asked for twice at once: the store is then not idle
-while the broker pushes. Two such thousands may be mixed with each other, not with what is behind.
-Credit is what bounds it: nobody is leased more than it said it can take.
+One plan is in progress at a time, and what is visible first is pushed first: a store returns it in
+that order, so a backlog is served before what is due now, across all buckets of a consumer. Only a
+consumer with a backlog and room for `ASK_MAX` more is asked for twice at once, so that the store is
+not idle while the broker pushes. Two such asks may be mixed with each other, not with what follows
+them. Credit is the bound: no consumer is leased more than it said it can take.
 
 Not here: the assignment (`window`), the store, timers and sockets (`running`).
 """

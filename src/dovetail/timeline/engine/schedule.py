@@ -1,16 +1,16 @@
-"""Recurring schedules: messages that a timeline makes by itself.
+"""Recurring schedules: messages that a timeline creates by itself; pure.
 
 A schedule says when (`cron` in a time zone, or `every` so many milliseconds) and what. Its next
 time is stored with it. Firing is one change in the store: the message is inserted, due at that
-time, and the schedule moves on, if its next time is still the one that the broker read. So each
+time, and the schedule advances, if its next time is still the one that the broker read. So each
 time fires once, however many brokers try, and whichever of them dies in between.
 
-A schedule that is put again, as by every deployment, goes on where it is unless its times change.
+A schedule that is put again, as by every deployment, continues where it is unless its times change.
 
-Times that passed while no broker was there: the latest of them fires once, at once; older ones do
-not. A schedule whose message is due at 03:00 and was missed is wanted; a hundred of them are not.
+Of the times that passed while no broker ran, only the latest fires, at once. A message that was due
+at 03:00 and was missed is wanted; a hundred of them are not.
 
-Pure: the present comes in as an argument.
+The present is an argument.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,15 @@
-"""Which broker a client should be at: pure, from what the brokers say of themselves.
+"""Which broker a client should use; pure, from what the brokers report.
 
-All brokers that serve a timeline read the same store, so its consumers are best together on few of
-them, but not all on one:
+All brokers that serve a timeline read the same store, so its consumers are best concentrated on few
+of them, but not all on one:
 
-1. brokers that have consumers of the timeline, as long as they have fewer than the best number,
-   the fuller first; then those below the most (`Crowd`);
+1. brokers that have consumers of the timeline, as long as they have fewer than the best number, the
+   fuller first; then those below the maximum (`Crowd`);
 2. brokers without, those with the fewest timelines first, then with the fewest consumers.
 
-A broker that is not healthy comes after all that are, and one that has more to do than it can
-carry after those that have not. Within a group the load decides, in steps of a fifth, so that a
-figure which trembles does not turn the list around. Names break ties: everybody who asks at the
-same time gets the same answer.
+A broker that is not healthy comes after all that are, and an overloaded one after those that are
+not. Within a group the load decides, in steps of a fifth, so that a fluctuating figure does not
+turn the list around. Names break ties: all who ask at the same time get the same answer.
 """
 
 from collections.abc import Iterable, Mapping

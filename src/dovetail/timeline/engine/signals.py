@@ -1,4 +1,4 @@
-"""What clients need to react to load: rates, lateness, and how many consumers would do. Pure."""
+"""Signals by which clients react to load: rates, lateness, suggested number of consumers; pure."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""Which messages or dead letters an operator means: a filter, and whether one fits. Pure."""
+"""Which messages or dead letters an operator means: a filter, and its match; pure."""
 
 from typing import Annotated, Final, Literal
 

@@ -1,8 +1,8 @@
-"""Windows: when a new assignment begins, and who is part of it.
+"""Windows: when a new assignment takes effect, and which consumers it includes; pure.
 
-Time is cut into windows of `window_ms`, by the wall clock, so that all brokers cut alike. In each
-window one assignment is in force. At its end the one for the next window is made, from the
-consumers that are there then:
+Time is cut into windows of `window_ms`, by the wall clock, so that all brokers cut alike. Each
+window has one assignment. At its end the one for the next window is made, from the consumers that
+are present then:
 
     window       |      T        |     T + 1      |     T + 2
     assignment   |   A, B        |   A, B, C      |   A, C
@@ -10,15 +10,14 @@ consumers that are there then:
     goes         |               |      B ────────┼─▶ its buckets are assigned anew
 
 A new consumer gets its first message in the next window. What a lost one had not leased goes to its
-backups (dealer `racks`) or waits for the next window; what it had leased comes back when the leases
-end. Assignments do not change in between, so nothing that is on its way is turned around.
+backups (dealer `racks`) or waits for the next window; what it had leased returns when the leases
+end. Assignments do not change in between, so nothing in flight is turned around.
 
-Two exceptions, which cost nothing because nobody is served badly by them: a window whose
-assignment is empty takes the first consumer at once; and a consumer that was busy for a whole
-window, with messages waiting in its buckets, is left out of the next one until it can take messages
-again.
+There are two exceptions, which serve nobody worse: a window whose assignment is empty takes the
+first consumer at once; and a consumer that was busy for a whole window, with messages waiting in
+its buckets, is left out of the next one until it can take messages again.
 
-Pure: events and the present in, the assignment out.
+Events and the present in, the assignment out.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
-"""Where the messages of timelines lie.
+"""Stores: they keep the messages of timelines.
 
-`protocol.py` says what a store promises; one conformance suite holds all three to it. The row that
+`protocol.py` has a store's promises; one conformance suite tests all three stores. The row that
 moves is small, and the body lies apart, because every lease writes the row again.
 
-    protocol.py               what a store promises: states, leases, versions
+    protocol.py               the promises of a store: states, leases, versions
     outcomes.py               what the SQL stores share
     sqlite.py                 one file for each timeline, on one node
     _sqlite_statements.py     its tables and statements
@@ -14,9 +14,9 @@ moves is small, and the body lies apart, because every lease writes the row agai
     _postgres_order.py        order keys, keys that stay taken, the pace of all consumers
     _postgres_leasing.py      its leases
     _postgres_floors.py       where the live rows of a queue begin, while a snapshot is open
-    _postgres_news.py         what brokers tell each other: LISTEN and NOTIFY
-    _postgres_pool.py         connections to PostgreSQL, and what their errors mean
+    _postgres_news.py         notifications between brokers: LISTEN and NOTIFY
+    _postgres_pool.py         connections to PostgreSQL, and the meaning of their errors
     postgres_database.py      all timelines of a database
     _memory_row.py            a message in memory
-    memory.py                 the model that the others are tested against, and the users' fake
+    memory.py                 the model against which the others are tested, and the users' fake
 """

@@ -1,4 +1,4 @@
-"""A message in memory, or a dead letter: what `memory.py` keeps of each."""
+"""A message or a dead letter in memory: what `memory.py` keeps of each."""
 
 from dataclasses import dataclass
 

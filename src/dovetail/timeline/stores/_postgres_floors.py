@@ -1,17 +1,18 @@
-"""Where the live rows of a queue begin: what keeps leasing fast while a snapshot is open for long.
+"""Where the live rows of a queue begin: keeps leasing fast while a snapshot is open for long.
 
-A message that is leased leaves the queue, but its entry in the index stays until PostgreSQL has
-vacuumed; and while any transaction of the server is open, a dump or a session that sits idle in
-one, nothing that was taken since is vacuumed. Whoever begins at the first entry then walks along
-all of them: 46 to 144 ms for each lease after 300,000 messages (F66).
+A message that is leased leaves the queue, but its index entry stays until PostgreSQL vacuums; and
+while any transaction of the server is open, a dump or an idle session, nothing that was taken since
+is vacuumed. A statement that begins at the first entry then walks along all of them: 46 to 144 ms
+for each lease after 300,000 messages (F66).
 
 So a broker remembers a *floor*: a time before which nothing is queued, as far as it knows. Each
-settling begins at the floor and raises it to the first message that it finds, so it walks along
-what was taken since the last one. A floor is only about speed, but one that is too high hides a
-message. It is lowered by whatever is queued here, or told of by another broker, after it is stored;
-nobody uses one while others cannot be heard; and every so often the queue is walked from its very
-beginning, for a news that was lost with the broker that had it. Without an open snapshot that costs
-nothing, and is done each time; else as seldom as keeps it at one part in `WALK_SHARE` of the time.
+settling begins at the floor and raises it to the first message that it finds, so it walks only
+along what was taken since the last one. A floor only affects speed, but one that is too high hides
+a message. So everything queued here, or reported by another broker after it was stored, lowers it;
+no broker uses a floor while it cannot hear the others; and every so often the queue is walked from
+its very beginning, in case a notification was lost with its broker. Without an open snapshot that
+costs nothing and is done each time; otherwise rarely enough to take one part in `WALK_SHARE` of the
+time.
 """
 
 from typing import Final

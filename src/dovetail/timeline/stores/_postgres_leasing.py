@@ -1,4 +1,4 @@
-"""Leasing messages of a timeline on PostgreSQL: what is queued, what comes back, who has how much.
+"""Leases messages of a timeline on PostgreSQL: queued messages, ended leases, counts per holder.
 
 The statements are in `_postgres_statements` and `_postgres_order`; the other commands are in
 `postgres`.

@@ -1,9 +1,9 @@
-"""What brokers tell each other about the timelines of a database: LISTEN and NOTIFY.
+"""Notifications between the brokers of a database's timelines: LISTEN and NOTIFY.
 
-One connection of each broker listens, and looks now and then: a broker that dies between its commit
-and its NOTIFY tells nobody, and what is looked at is also how a dead connection is noticed. A
-NOTIFY is a statement of its own, behind the commit, for many messages at once: inside of each
-transaction it would have all commits of the server wait for each other.
+One connection of each broker listens, and also polls: a broker that dies between its commit and its
+NOTIFY notifies nobody, and polling also detects a dead connection. A NOTIFY is a separate statement
+after the commit, for many messages at once: inside each transaction it would make all commits of
+the server wait for each other.
 """
 
 import hashlib

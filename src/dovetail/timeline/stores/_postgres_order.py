@@ -1,14 +1,14 @@
 """Order keys, keys that stay taken, and the pace of all consumers, on PostgreSQL.
 
-Of the messages of an order key one is its *head*: it waits in `queue` or is leased, as every
-message does. The others are parked: in `parked`, where no lease finds them. `heads` has a row for
-each order key that has messages.
+One message of each order key is its *head*: it waits in `queue` or is leased, like every message.
+The others are parked: in `parked`, where no lease finds them. `heads` has a row for each order key
+that has messages.
 
-Whoever changes messages of an order key does so in a transaction of three steps: the change, a lock
-on the key's row of `heads`, and `ORDER`, which makes the first by due time the head if nobody holds
-the one that is. `ORDER` is a statement of its own behind the lock, so it sees everything that was
-committed by those who had the lock before; and who comes behind us sees what we did. So a key never
-has two heads, and never none while it has messages, whoever dies where.
+A transaction that changes messages of an order key has three steps: the change, a lock on the key's
+row of `heads`, and `ORDER`, which makes the first by due time the head if nobody holds the current
+one. `ORDER` is a separate statement behind the lock, so it sees everything committed by those that
+had the lock before, and those that get it later see what we did. So a key never has two heads, and
+never none while it has messages, whatever dies where.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL, and what their errors mean.
+"""Connections to PostgreSQL, and the meaning of their errors.
 
-An error on the way means: not sent → `Unavailable`; sent and not answered → `Uncertain`. A deadlock
-or a serialisation failure has changed nothing, and is tried again here.
+A broken connection means: not sent → `Unavailable`; sent and not answered → `Uncertain`. A deadlock
+or a serialisation failure has changed nothing, and is retried here.
 """
 
 import asyncio

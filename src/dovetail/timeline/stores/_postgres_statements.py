@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL store, and the tables they are about.
+"""The statements of the PostgreSQL store, and its tables.
 
 `{t}` stands for the prefix of a timeline's tables, made of the schema and our own numbers, and
 `{n}` for the same without the schema. Each command is one statement over arrays (`unnest`), however
@@ -29,14 +29,14 @@ moment.
     CANCEL      all but LEASED       gone
     ORDER       WAITING, PARKED      PARKED, WAITING, of one order key
 
-Two rules keep the tables of one mind. Whoever changes a message that is queued locks its row of
-`queue` first, and removes it. Whoever leases a message or moves the end of a lease adds a row to
-`ends`. So a row of `queue` that could be locked is the truth about its message; and each lease
-is in `ends` at its own end, beside rows of leases that are gone, which hurt nobody.
+Two rules keep the tables consistent. A statement that changes a queued message locks its row of
+`queue` first, and removes it. A statement that leases a message or moves the end of a lease adds a
+row to `ends`. So a row of `queue` that could be locked is the truth about its message; and each
+lease is in `ends` at its own end, beside harmless rows of leases that are gone.
 
 A lease takes what it can have now (`SKIP LOCKED`). Other commands name rows by id, and two of them
-with the same rows in another order can wait for each other in a circle; PostgreSQL ends one of
-them, and the store sends that one again.
+with the same rows in different order can deadlock; PostgreSQL ends one of them, and the store sends
+that one again.
 """
 
 from typing import Final

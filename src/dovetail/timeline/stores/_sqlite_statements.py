@@ -1,6 +1,6 @@
-"""The statements of the SQLite store, and the tables they are about.
+"""The statements of the SQLite store, and its tables.
 
-They are put together of constants only (hence S608 is off where a linter cannot see that).
+They are composed of constants only (hence S608 is off where a linter cannot see that).
 """
 
 import sqlite3

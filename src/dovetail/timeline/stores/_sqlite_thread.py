@@ -1,8 +1,9 @@
 """One SQLite file and the thread that writes it: many commands, one transaction, one sync.
 
-Commands that wait while a commit is under way go into the next one together (group commit). If one
-of them is refused, all are undone and done again, each in a savepoint of its own: what fails alone
-is undone alone, and the others are committed. So a command may be run twice, and must not mind.
+Commands that wait during a commit go into the next one together (group commit). If one of them is
+refused, all are rolled back and done again, each in a savepoint of its own: a command that fails
+alone is rolled back alone, and the others are committed. So a command may run twice, and must
+tolerate that.
 
 What an error means to those who wait:
 

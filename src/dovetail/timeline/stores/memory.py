@@ -1,7 +1,7 @@
-"""Timelines in memory: the fake that users test with, and the model that the stores are held to.
+"""Timelines in memory: the fake with which users test, and the model for the other stores.
 
-The same promises as every store but one: nothing is on a disk. Written for the reader: each command
-is a loop over plain objects.
+It keeps every store's promises but one: nothing is on disk. Written for the reader: each command is
+a loop over plain objects.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -8,10 +8,11 @@ and microseconds of PostgreSQL's processor time for each):
     a queue beside the messages, as here          125k, 5.5     140k, 5.3     320k, 2.4
 
 Each command is one statement over arrays, by asyncpg: with psycopg 3 inserts were half as fast, and
-small statements 6,700 instead of 8,100 a second. COPY cannot tell which unique keys were taken.
+small statements reached 6,700 instead of 8,100 a second. COPY cannot tell which unique keys were
+taken.
 
-Not here: the tables and what moves between them (`_postgres_statements`), connections and what
-their errors mean (`_postgres_pool`).
+Not here: the tables and what moves between them (`_postgres_statements`), connections and the
+meaning of their errors (`_postgres_pool`).
 """
 
 from collections import defaultdict

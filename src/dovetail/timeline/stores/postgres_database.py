@@ -1,13 +1,14 @@
-"""The timelines in a PostgreSQL database, each with tables of its own.
+"""The timelines in a PostgreSQL database, each with its own tables.
 
-Tables for each timeline, not one for all: a deleted timeline goes in milliseconds whatever its
-size, vacuum follows each one's own pace, and the index on time holds nothing of its neighbours.
+Each timeline has its own tables, not one set for all: deleting a timeline takes milliseconds
+whatever its size, vacuum follows each one's pace, and the index on time holds nothing of its
+neighbours.
 
 A schema belongs to one cluster, whose id is in its table `owner`: timelines have numbers, and two
-clusters would take each other's for their own, and delete them. The first that comes owns it, under
-a lock, so that nodes which start together agree; any other one is refused. An operator can hand the
-schema over (`hand_over`) when its cluster is lost, such as a node that was built anew; the new
-owner then finds the timelines with their names (`adopted`).
+clusters would take each other's for their own and delete them. The first cluster owns it, under a
+lock, so that nodes that start together agree; any other is refused. An operator can hand the schema
+over (`hand_over`) when its cluster is lost, such as a node that was rebuilt; the new owner then
+finds the timelines with their names (`adopted`).
 """
 
 from typing import Any

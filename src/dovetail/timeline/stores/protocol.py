@@ -1,12 +1,12 @@
-"""What every store of timelines can do.
+"""The contract of every store of timelines.
 
-A store keeps one timeline: messages, their leases, dead letters and schedules. `Stores` makes,
+A store keeps one timeline: messages, their leases, dead letters and schedules. `Stores` creates,
 opens and removes them.
 
 The one idea: a message has one time, `visible_ms`, at which it next changes hands, and a version.
-A lease moves that time to the lease's end and raises the version, in one atomic change. So a lease
-that ends needs nobody to end it: the message is simply due again, and whoever leases it next raises
-the version, by which the former holder is refused.
+A lease moves that time to the lease's end and raises the version, in one atomic change. So no
+process has to end a lease: the message is simply due again, and whoever leases it next raises the
+version, by which the former holder is refused.
 
     state     visible_ms     holder        goes to
     WAITING   in the future  none          DUE by itself; WAITING (move), gone (cancel)
@@ -15,21 +15,21 @@ the version, by which the former holder is refused.
                                            (release), DUE by itself when the lease ends
     DEAD      -              none          WAITING (replay), gone (trim)
 
-Promises, of every store:
+Promises of every store:
 - A command that returned is durable, and atomic item by item; preconditions are checked in the
   statement that changes the row, never before it.
 - At most one live lease per message: two leases of one message never overlap in the store's time.
 - Extend, release and delete succeed if and only if the version is the one that is stored. An ended
   lease that nobody took since is still the holder's: the version decides, not the clock.
-- Of one order key at most one message is leased, and none whose time is after another's that is
-  there: a message that fails rests, and those behind it wait. The others are *parked*: nothing
-  finds them but whoever looks, until the one before them is gone.
+- Of one order key at most one message is leased, and none before those with earlier times: if a
+  message fails, it rests and those behind it wait. The others are *parked*: only inspection finds
+  them, until the one before them is gone.
 - A message that was due longer ago than its time to live is a dead letter, and is not leased.
-- A batch with a name is stored once, however often it is sent, also across a restart.
-- A message that is not due costs nothing but its place on the disk.
+- A named batch is stored once, however often it is sent, even across a restart.
+- A message that is not due costs nothing but its space on disk.
 
-Time comes in as an argument, from the broker. Not here: who may lease what (`assignment`), when
-(`loader`), and whether the broker's clock can be trusted (`health`).
+Time is an argument, from the broker. Not here: who may lease what (`assignment`), when (`loader`),
+and whether the broker's clock can be trusted (`health`).
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

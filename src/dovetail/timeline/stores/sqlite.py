@@ -9,10 +9,10 @@ first figure with an empty store, the second with a million messages that are no
     body in the row                         284k / 251k      83k /  74k     209k / 168k
     free and leased indexed apart           243k / 178k     137k / 140k     148k / 170k
 
-A body in the row is written again by each lease, which costs with 100 bytes already, and grows with
-the body. Two indexes for free and leased rows are fastest, but an ended lease would then need
-somebody to end it, and a broker that died would leave its messages lying. The index on holders
-(of leased rows only) answers "what did I hold" and "how many are leased" at any size.
+Each lease writes a body in the row again, which costs already at 100 bytes, and grows with the
+body. Two indexes for free and leased rows are fastest, but then some process would have to end each
+expired lease, and a broker that died would leave its messages stuck. The index on holders (of
+leased rows only) answers "what did I hold" and "how many are leased" at any size.
 
 Reading order is that of the index: visible time, bucket, id.
 """
