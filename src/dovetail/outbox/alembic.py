@@ -8,7 +8,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     drop_outbox(op)
 
-The inbox is a migration of its own, behind it: `create_inbox(op)` and `drop_inbox(op)`.
+The inbox needs a separate migration after it: `create_inbox(op)` and `drop_inbox(op)`.
 """
 
 from typing import Any

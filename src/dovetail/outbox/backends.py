@@ -1,12 +1,12 @@
 """Where a published message goes: one protocol, four backends (O1).
 
     kafka         sent now; returns when all replicas asked for have it
-    kafka_async   sent soon; errors go to the log and to `on_error`. What is not sent yet is sent
-                  at `flush`, at `close` and when the interpreter exits; a kill loses it
+    kafka_async   sent soon; errors go to the log and to `on_error`. Unsent messages are sent at
+                  `flush`, at `close` and when the interpreter exits; a kill loses them
     db            written to the outbox, in the caller's own transaction
     test          kept in memory, for the tests of an application
 
-A backend is chosen by the settings, by the producer, or by the call.
+The settings, the producer, or the call choose the backend.
 """
 
 import atexit
@@ -181,7 +181,7 @@ class KafkaBackend:
 
         with self._lock:
             if self._closed:
-                raise InvalidInput("the producer is closed; make another one to publish")
+                raise InvalidInput("the producer is closed; make another to publish")
             if not self._is_mine():
                 self._put_away()
                 self._producer, self._pid = KafkaProducer(self._config), os.getpid()
@@ -290,7 +290,7 @@ def backend_of(name: str, settings: "Settings", *, on_error: OnError | None = No
         return TestBackend()
     if name in {"kafka", "kafka_async"}:
         return KafkaBackend(_client_config(settings), wait=name == "kafka", on_error=on_error)
-    raise InvalidInput(f"there is no backend {name!r}; choose kafka, kafka_async, db or test")
+    raise InvalidInput(f"unknown backend {name!r}; choose kafka, kafka_async, db or test")
 
 
 def brokers_of(settings: "Settings") -> Brokers:
@@ -324,8 +324,8 @@ def _client_config(settings: "Settings") -> dict[str, Any]:
 def _check_at_once(message: Message) -> None:
     if message.timeline is not None or message.is_due_later:
         raise InvalidInput(
-            "a message with a due time, or for a timeline, is carried by the relay: publish it "
-            "with the backend 'db'"
+            "only the relay sends messages with a due time or for a timeline: publish with the "
+            "backend 'db'"
         )
 
 

@@ -1,12 +1,12 @@
-"""Batches: which messages go together, to which partition, under which sequence numbers.
+"""Batches: which messages go together, to which partition, under which sequence numbers; pure.
 
-Pure. A batch is written down before it is sent: the ids of its messages in order, the number of
+A batch is written down before it is sent: the ids of its messages in order, the number of
 partitions, the producer, and the first sequence number in each partition. From that and the rows
-anybody can make the same record batches again, and the broker, which remembers the last batches of
-a producer by their sequence numbers, stores them once however often and by whomever they are sent.
+any relay can build the same record batches again. The broker remembers the last batches of a
+producer by their sequence numbers, so it stores them once, however often they are sent.
 
-For that to hold, a batch makes at most one record batch in each partition, and no more than
-`OPEN_MAX` batches are written down and not yet done: a broker remembers five.
+For that to hold, a batch makes at most one record batch in each partition, and at most `OPEN_MAX`
+batches are written down and not yet done: a broker remembers five.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""A lock that this relay owns: its topic, shard and term, and what was written down under it."""
+"""A lock that this relay owns: its topic, shard and term, and the batches written down under it."""
 
 from dataclasses import dataclass
 

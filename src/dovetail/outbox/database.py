@@ -1,4 +1,4 @@
-"""The relay's way into a database: addresses, drivers, plans, and one error when it is down."""
+"""The relay's connection to a database: addresses, drivers, plans, one error when it is down."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Dead letters: what was set aside, to be looked at, sent again or dropped.
+"""Dead letters: messages that were set aside, to be inspected, replayed or dropped.
 
 A replay moves a message back into the outbox in one transaction, under its old id and behind what
-waits already: its place in the order of its key is lost, which is why a person decides.
+waits already. It loses its place in the order of its key, which is why a person decides.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def show_dead(engine: Engine, dead_id: int) -> DeadMessage:
     found = _select(engine, topic=None, limit=1, ids=[dead_id])
     if not found:
         raise NotFound(
-            f"there is no dead letter {dead_id}; `dovetail outbox dead list` shows what there is"
+            f"there is no dead letter {dead_id}; `dovetail outbox dead list` shows them all"
         )
     return found[0]
 

@@ -1,6 +1,6 @@
-"""What the databases write differently: time, marks of order, and reading in one piece.
+"""What differs between the databases: time, order marks, and consistent reading.
 
-The relay uses the database's clock only, so clocks of relays do not matter.
+The relay uses only the database's clock, so clocks of relays do not matter.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Draining one (topic, shard): the protocol of a relay, without doing anything.
 
-`drain` is a generator: it yields effects, is sent their results, and knows neither sockets nor
+`drain` is a generator: it yields effects, receives their results, and knows neither sockets nor
 clocks. The worker performs the effects; a simulation performs them on a model, and stops, kills and
 wakes them at every step.
 
@@ -12,8 +12,8 @@ States of a batch:
 
     read ──Record──> written down ──Submit──> on its way ──Collect──> acknowledged ──Record──> gone
                           │                                  │
-                          └── whoever comes next sends it ───┴── refused: halves, then one by one;
-                              again, as it was written             a single one to the dead letters
+                          └── the next relay sends it  ──────┴── refused: halves, then one by one;
+                              again, as it was written           a single one to the dead letters
 
 Record is one transaction, checked against the term of the lock: it deletes what is done, writes
 down the next batch and renews the lock. Submit sends a batch only when the one before it was
@@ -21,17 +21,17 @@ acknowledged in full. So:
 
 - killed at any point: the written batches are sent again under the same sequence numbers, and the
   broker stores them once;
-- paused, overtaken and woken: it can send again what its successor has sent (refused as known or
-  as out of sequence), and can write down nothing, because its term is old;
+- paused, overtaken and woken: it can repeat what its successor has sent (refused as known or as out
+  of sequence), but can write nothing down, because its term is old;
 - refused: nothing of that partition was stored, so its numbers are free again.
 
-A lock that comes from somebody else begins with a new producer once the written batches are done:
+A lock that comes from another relay begins with a new producer once the written batches are done:
 a database that lost its last transactions (a failover to a lagging replica) would otherwise give
-numbers to new messages that the broker knows already, and it would take them for duplicates.
+new messages numbers that the broker knows already, and it would take them for duplicates.
 
-Left to others: who may drain (the lock), waiting and renewing meanwhile (the worker), and sending
-again after lost answers (the sender). When the broker has forgotten a producer, what was on its way
-may be stored twice, with equal ids.
+Left to others: who may drain (the lock), waiting and renewing meanwhile (the worker), and retrying
+after lost answers (the sender). If the broker has forgotten a producer, batches in flight may be
+stored twice, with equal ids.
 """
 
 from collections import deque

@@ -1,17 +1,17 @@
-"""A message of the outbox: what the application gives, checked at the edge.
+"""A message of the outbox, checked where the application passes it in.
 
-Everything is bytes by the time it is stored: encoding happens before. Headers are kept as JSON
+Everything is bytes by the time it is stored: encoding happens before. Headers are stored as JSON
 text, so that other languages and people can write and read them:
 
     [["source", "shop"], ["trace", "AP8=", "base64"], ["empty", null]]
 
-A message keeps its id for life. It travels as the header `dovetail-message-id`, so that a consumer
-can recognise what was sent twice.
+A message keeps its id for life. The id travels as the header `dovetail-message-id`, so that a
+consumer can recognise a message that was sent twice.
 
-A message for a timeline has `timeline:` and its name where others have their topic. When it is due
-is a header, for timelines and for topics that take due records: `dovetail-due` (milliseconds since
-1970) or `dovetail-delay` (milliseconds, or such as 2h, after it was published, by the clock of the
-database).
+A message for a timeline has `timeline:` and the timeline's name in place of a topic. A header says
+when it is due, for timelines and for topics that take due records: `dovetail-due` (milliseconds
+since 1970) or `dovetail-delay` (milliseconds, or such as 2h, after it was published, by the clock
+of the database).
 """
 
 import base64
@@ -145,12 +145,12 @@ class Message:
         if not isinstance(timeline, str):
             raise InvalidInput(f"{shown(timeline)} cannot name a timeline")
         if payload is None:
-            raise InvalidInput("a message of a timeline has a payload; None is for topics")
+            raise InvalidInput("a message for a timeline needs a payload; None is for topics only")
         for what, given in (("key", key), ("order key", order_key)):
             if given is not None:
                 check_key(given, what)
         if isinstance(priority, bool) or priority not in range(PRIORITY_MAX + 1):
-            raise InvalidInput(f"priority {priority!r}: write a number from 0 to {PRIORITY_MAX}")
+            raise InvalidInput(f"priority {priority!r} is not a number from 0 to {PRIORITY_MAX}")
 
         pairs = _headers(headers)
         for name, value in pairs:
@@ -182,7 +182,7 @@ def due_header(due: Due) -> tuple[str, bytes]:
         # A number could be seconds from now or since 1970.
         raise InvalidInput(f'{shown(due)} is not a due time; write "2h", a timedelta or a datetime')
     if given_ms > _TIME_MS_MAX:
-        raise InvalidInput("a message is due at the end of the year 9999 at the latest")
+        raise InvalidInput("a message cannot be due after the year 9999")
     return name, str(given_ms).encode()
 
 
@@ -209,7 +209,8 @@ def _duration_ms(value: bytes) -> int:
         return duration_ms(value.decode())
     except (UnicodeDecodeError, InvalidInput) as error:
         raise InvalidInput(
-            f"header {DELAY_HEADER} holds {shown(value)}, neither milliseconds nor such as 2h"
+            f"header {DELAY_HEADER} holds {shown(value)}; write milliseconds or a duration such "
+            "as 2h"
         ) from error
 
 
@@ -218,7 +219,7 @@ def _check_bytes(what: str, value: object, bytes_max: int) -> None:
         return
     if not isinstance(value, bytes):
         raise InvalidInput(
-            f"the {what} is {type(value).__name__}, and must be bytes: encode it before publishing"
+            f"the {what} is {type(value).__name__}, not bytes: encode it before publishing"
         )
     if len(value) > bytes_max:
         raise InvalidInput(f"the {what} has {len(value)} bytes, more than {bytes_max}")

@@ -1,4 +1,4 @@
-"""Metrics of a relay, in the process's registry or one that is given."""
+"""The metrics of a relay, in the process's registry or one that is given."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 

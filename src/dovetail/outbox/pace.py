@@ -1,9 +1,9 @@
-"""How long to wait and how much to take: pure numbers.
+"""How long to wait and how much to take; pure.
 
-Retries double from `first_ms` to `most_ms`, spread by chance over the upper half, so that many
-topics that failed together do not come back together. Looking for messages starts at a few
-milliseconds after the last find and doubles to the idle time. Fetches follow the size of what was
-last seen, so that large messages are not taken by the thousand.
+Retries double from `first_ms` to `most_ms`, spread at random over the upper half, so that many
+topics that failed together do not retry together. Polling starts at a few milliseconds after the
+last find and doubles to the idle time. The size of the messages seen last determines the next
+fetch, so that large messages are not taken by the thousand.
 """
 
 #: Bytes that one fetch should bring: several batches, and little beside the process itself.

@@ -1,14 +1,14 @@
-"""Tables that are written without the outbox: backfill, and a poller by updated-at cursor (O11).
+"""Reads tables that are written without the outbox: backfill, and polling by a time column (O11).
 
-Both read a table in order, put its rows into the outbox, and write down how far they came, all in
-one transaction: killed at any point, the next run goes on where the last commit was, and every row
-enters the outbox once for each time that it is seen.
+Both read a table in order, put its rows into the outbox, and record how far they came, all in one
+transaction. If they are killed, the next run continues from the last commit, and every row enters
+the outbox once for each time that it is seen.
 
 A backfill goes by primary key, once over the table. A poller goes by (updated_at, primary key). A
-transaction can set `updated_at` and commit later than one that set a later time, and would be
-passed over; so the poller stays `delay_ms` behind the clock, and must be given a delay that is
-longer than any transaction that writes the table. The clock is the database's; a column without a
-time zone must hold UTC. Deletions are not seen.
+transaction can set `updated_at` and commit later than one that set a later time, and would then be
+missed. So the poller stays `delay_ms` behind the clock, and needs a delay that is longer than any
+transaction that writes the table. The clock is the database's; a column without a time zone must
+hold UTC. The poller does not see deletions.
 """
 
 import base64
@@ -92,7 +92,7 @@ def source_of(
     names = [key] if key else [column.name for column in primary]
     if len(names) != 1:
         raise InvalidInput(
-            f"table {table!r} has a primary key of {len(primary)} columns, and one is needed; "
+            f"the primary key of table {table!r} has {len(primary)} columns instead of one; "
             "name a unique column as the key"
         )
 

@@ -1,4 +1,4 @@
-"""`Producer`: what an application publishes with.
+"""`Producer`: publishes messages of an application.
 
 orders = Producer("orders")
 
@@ -7,7 +7,7 @@ with Session(engine) as session, session.begin():
     orders.publish(order.to_json(), key=str(order.id), on=session)
     orders.schedule("reminders", {"order": 7}, due="2h", on=session)
 
-With the backend `kafka_async`, messages are on their way when `publish` returns: `flush` waits for
+With the backend `kafka_async`, messages are in flight when `publish` returns: `flush` waits for
 them, `close` and the end of a `with` block do, and so does the exit of the interpreter.
 """
 
@@ -196,7 +196,7 @@ class Producer:
         """A message for `publish_list`, encoded and checked. Raises `InvalidInput`."""
         where = topic or self._topic
         if where is None:
-            raise InvalidInput("no topic: give it to the producer or to the call")
+            raise InvalidInput("no topic: pass one to the producer or to the call")
         return Message.of(
             where,
             self._encode(payload),
@@ -216,7 +216,7 @@ class Producer:
         """The backend `test` of this producer, with what it has kept."""
         chosen = self._chosen("test" if self._backend is None else None)
         if not isinstance(chosen, TestBackend):
-            raise InvalidInput("the producer's backend is not 'test', so nothing is kept")
+            raise InvalidInput("the producer's backend is not 'test', so it keeps no messages")
         return chosen
 
     def _backends(self) -> list[Backend]:

@@ -1,7 +1,7 @@
-"""Writing messages into the caller's own transaction.
+"""Writes messages into the caller's own transaction.
 
-One statement for a list, on whatever the caller has at hand (`targets.py`). Nothing is committed
-here: with the caller's commit the messages are published, with the roll-back they never were.
+One statement for a list, on any connection that the caller has (`targets.py`). Nothing is committed
+here: the caller's commit publishes the messages, and after a roll-back they never existed.
 
 On MariaDB and MySQL a transaction first locks one row of `kafka_order` for each key that it
 publishes, so that the next one with that key waits for its commit (`dovetail.outbox` says why).

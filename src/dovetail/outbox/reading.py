@@ -1,13 +1,13 @@
-"""Passes: the messages of a claim as one snapshot of the database shows them, in order.
+"""Passes: the messages of a claim in order, from one snapshot of the database.
 
-What commits while a pass is read belongs to the next one. That is what keeps the order: all that is
-in a pass committed before all that is not.
+What commits during a pass belongs to the next one. That keeps the order: everything in a pass
+committed before everything that is not.
 
-PostgreSQL streams from a cursor, so each row is visited once, however many dead ones lie about;
-reading anew for each batch would step over all that were deleted before, which an old open
-transaction keeps from being cleaned away. A pass that fits into one fetch takes one statement.
-MariaDB reads pages in one open transaction. SQLite has one writer, so its ids are in the order of
-commits, and no snapshot has to be held against writers.
+PostgreSQL streams from a cursor, so each row is visited once, however many dead ones there are; a
+new query for each batch would step over all rows deleted before, which an old open transaction
+keeps from being vacuumed. A pass that fits into one fetch takes one statement. MariaDB reads pages
+in one open transaction. SQLite has one writer, so its ids are in the order of commits, and no
+snapshot has to be held against writers.
 """
 
 from typing import Any, Protocol

@@ -1,7 +1,7 @@
 """The relay: workers in threads, their wake-up, and a clean stop.
 
-`start_relay(threads=n)` runs it inside an application; `dovetail relay` as a process of its own.
-Any number of relays can run against one database: locks divide the topics among them.
+`start_relay(threads=n)` runs it inside an application; `dovetail relay` runs it as a process. Any
+number of relays can run against one database: locks divide the topics among them.
 """
 
 import os
@@ -164,13 +164,13 @@ class Relay:
         while not self._stopping.is_set():
             try:
                 if rounds % ADOPT_EVERY == 0 and (adopted := store.adopt()):
-                    _log.warning("messages without a place adopted", lists=adopted)
+                    _log.warning("adopted messages without a place in the order", lists=adopted)
                 for topic in read_status(self._engine).topics:
                     self.metrics.waiting(
                         topic.topic, pending=topic.pending, oldest_ms=topic.oldest_ms
                     )
             except (DatabaseDown, DBAPIError) as error:
-                _log.debug("no look at the outbox", reason=str(error))
+                _log.debug("cannot look at the outbox", reason=str(error))
             rounds += 1
             self._stopping.wait(HOUSEKEEPING_S)
         store.close()
@@ -197,7 +197,7 @@ class Relay:
                 for _ in raw.notifies(timeout=LISTEN_S):
                     self._wake_all()
         except psycopg.Error as error:
-            _log.debug("listening broke off", reason=str(error))
+            _log.debug("stopped listening to the database", reason=str(error))
 
     def _wake_all(self) -> None:
         for woken in self._woken:

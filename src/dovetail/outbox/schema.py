@@ -6,10 +6,10 @@
     kafka_poll_info       how far each poller has come
     kafka_outbox_info     the version of these tables
     kafka_inbox           what consumers have handled (version 2)
-    kafka_commits         PostgreSQL: where in the order of commits a transaction stands
+    kafka_commits         PostgreSQL: a transaction's place in the order of commits
     kafka_order           MariaDB, MySQL: rows that publishers of one key lock
 
-`dovetail.outbox` explains how order comes about. The statements are plain SQL, one list for each
+`dovetail.outbox` explains the order of messages. The statements are plain SQL, one list for each
 database; `create_tables`, the Alembic operations and the Django migration all run these.
 """
 
@@ -360,7 +360,7 @@ def statements_of(dialect: str, version: int | None = None) -> tuple[str, ...]:
     except KeyError:
         known = ", ".join(sorted(CREATE_STATEMENTS))
         raise InvalidInput(
-            f"the outbox knows no database {dialect!r}; it works on {known}"
+            f"the outbox does not support the database {dialect!r}; it works on {known}"
         ) from None
 
 

@@ -1,14 +1,14 @@
-"""Sending batches under sequence numbers that were chosen beforehand.
+"""Sends batches under sequence numbers that were chosen beforehand.
 
-An ordinary producer chooses its numbers in memory, and a restart begins with others, so the broker
-cannot recognise a batch. Here the numbers are written down with the batch (`batch.py`) and go into
-the record batches as they are. `kafka.client` finds leaders, logs in and sends.
+An ordinary producer chooses its numbers in memory and begins with others after a restart, so the
+broker cannot recognise a batch. Here the numbers are written down with the batch (`batch.py`) and
+go into the record batches unchanged. `kafka.client` finds leaders, logs in and sends.
 
 Promise: an outcome of `ACKNOWLEDGED` means that all replicas asked for have it. After a lost
 answer, a moved leader or while a broker starts, the same bytes are sent again until `delivery_ms`
 have passed; then the outcome is `FAILED`, which says nothing about whether the batch was stored.
 
-All workers of a relay share one sender. A call has a client to itself for as long as it takes.
+All workers of a relay share one sender. Each call has a client to itself while it runs.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Shards of a topic: how many workers can drain it at once (O8).
 
 A message's slot is a hash of its partition key, so all messages of a key are in one shard, and a
-shard has one holder at a time. The number can only be changed while nobody holds a shard and no
-batch is open: then no two workers can ever have the same key under different numbers.
+shard has one holder at a time. The number can be changed only while no worker holds a shard and no
+batch is open: then two workers can never have the same key under different numbers.
 """
 
 from sqlalchemy import text
@@ -17,9 +17,11 @@ def set_shards(engine: Engine, topic: str, shards: int) -> None:
     """Changes the number of shards. Raises `InvalidInput`, or `Unavailable` while it is in use."""
     dialect = dialect_of(engine.dialect.name)
     if not 1 <= shards <= SLOTS:
-        raise InvalidInput(f"a topic has 1 to {SLOTS} shards, not {shards}")
+        raise InvalidInput(f"a topic can have 1 to {SLOTS} shards, not {shards}")
     if shards > 1 and not dialect.shards:
-        raise InvalidInput("SQLite has one writer at a time, so shards would gain nothing there")
+        raise InvalidInput(
+            "SQLite has one writer at a time, so shards gain nothing there; leave them at 1"
+        )
 
     lock = "" if dialect.name == "sqlite" else " FOR UPDATE"
     with engine.begin() as connection:

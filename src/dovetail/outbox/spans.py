@@ -1,7 +1,7 @@
 """Spans of the outbox: for what an application publishes, and for what a relay has sent.
 
-The context travels in the message's own headers, so it is stored with the message in the
-application's transaction. A relay changes nothing of what it sends.
+The context travels in the message's own headers, so the application's transaction stores it with
+the message. A relay changes nothing in what it sends.
 """
 
 import json

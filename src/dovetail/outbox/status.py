@@ -1,4 +1,4 @@
-"""What waits, who has the locks, what went wrong: read from the tables."""
+"""What waits, which relay has the locks, what went wrong: read from the tables."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The relay's side of the tables: locks with a term, reading in order, recording what is done.
+"""The relay's side of the tables: locks with a term, reading in order, recording of results.
 
 Lock of a (topic, shard), all by the clock of the database:
 
@@ -8,8 +8,8 @@ Lock of a (topic, shard), all by the clock of the database:
      └── retry_at ── failed
     held, and not renewed for `lock_ms` ──lock──> held by another (term + 1)
 
-Everything that an owner writes names the owner and its term in the same transaction; when another
-has taken over, `LockLost` is raised and nothing is written.
+Every write of an owner names the owner and its term in the same transaction. If another relay has
+taken over, the write raises `LockLost` and changes nothing.
 
 `reading.py` reads the messages.
 """

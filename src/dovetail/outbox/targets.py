@@ -1,10 +1,10 @@
-"""What the caller's transaction runs on, whatever it is: which database, and how to execute there.
+"""What the caller's transaction runs on: detects the database, and executes statements there.
 
-SQLAlchemy's Session, Connection and their async twins, a Django connection, or a connection of a
-driver: psycopg, psycopg2, asyncpg, sqlite3, PyMySQL, mysqlclient, mariadb.
+It accepts SQLAlchemy's Session, Connection and their async twins, a Django connection, or a
+connection of a driver: psycopg, psycopg2, asyncpg, sqlite3, PyMySQL, mysqlclient, mariadb.
 
-A connection that commits every statement by itself is refused: what is written on it would stay,
-whatever became of the caller's own changes.
+A connection that commits every statement by itself is refused: what is written on it would stay
+even if the caller's own changes were rolled back.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,9 @@ def placeholders(paramstyle: str, count: int) -> list[str]:
         return [f"${number}" for number in range(1, count + 1)]
     if paramstyle in {"format", "pyformat"}:
         return ["%s"] * count
-    raise InvalidInput(f"the outbox does not know drivers with parameters of style {paramstyle!r}")
+    raise InvalidInput(
+        f"the outbox does not support drivers with parameters of style {paramstyle!r}"
+    )
 
 
 def _psycopg_is_open(connection: Any) -> bool:
@@ -194,7 +196,7 @@ def _asyncpg_target(connection: Any) -> Target:
 def _django_target(connection: Any) -> Target:
     dialect = _VENDORS.get(connection.vendor)
     if dialect is None:
-        raise InvalidInput(f"the outbox does not work on Django's {connection.vendor!r}")
+        raise InvalidInput(f"the outbox does not support Django's database {connection.vendor!r}")
     if not connection.in_atomic_block and connection.get_autocommit():
         raise _commits_alone()
 

@@ -1,11 +1,11 @@
-"""Putting messages of the outbox into their timelines, under names that were chosen beforehand.
+"""Puts messages of the outbox into their timelines, under names that were chosen beforehand.
 
-A batch that was written down (`batch.py`) is a batch of the timeline too, with the same producer
-and number as its name: whoever sends it again gives the same name to the same messages, and the
-timeline stores them once. It keeps names for a day. A relay that stays away for longer, in the
-middle of a batch, may store that batch twice, with equal ids in the header `dovetail-message-id`.
+A batch that was written down (`batch.py`) is also a batch of the timeline, named by the same
+producer and number. Any relay that sends it again gives the same name to the same messages, and the
+timeline stores them once. It keeps names for a day. A relay that is away for longer, in the middle
+of a batch, may store that batch twice, with equal ids in the header `dovetail-message-id`.
 
-A message that no timeline can take is set aside before anything is sent; one that this timeline
+A message that no timeline can take is set aside before anything is sent. One that this timeline
 refuses (too large, due too far ahead) is set aside with the timeline's reason, and its neighbours
 are stored. So a number is never used for other messages: a name means the same for ever.
 """
@@ -86,7 +86,7 @@ class TimelineSender:
     def _connected(self) -> BlockingDovetail:
         with self._lock:
             if self._closed:
-                raise Unavailable("the relay stops")
+                raise Unavailable("the relay is stopping")
             if self._client is None:
                 login = self._brokers.login()
                 made = connect_blocking(
@@ -149,7 +149,7 @@ async def _insert(timeline: Timeline, batch: Batch, first: int, rows: Sequence[R
 def new_message(row: Row) -> NewMessage:
     """The row as a timeline takes it, the same each time. Raises `InvalidInput`."""
     if row.payload is None:
-        raise InvalidInput("a message of a timeline has a payload; this one is NULL")
+        raise InvalidInput("a message for a timeline needs a payload; this one is NULL")
     pairs = [(MESSAGE_ID_HEADER, row.message_id.encode())]
     headers = headers_from_text(row.headers)
     for name, value in headers:
@@ -174,7 +174,7 @@ def _text(key: bytes | None, what: str) -> str | None:
         return None if key is None else check_key(key.decode(), what)
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"the {what} {shown(key)} is not text, as those of timelines are"
+            f"the {what} {shown(key)} is not text, which a timeline needs"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""A worker of the relay: finds topics with messages, locks one, drains it, goes on with the next.
+"""A worker of the relay: finds topics with messages, locks one, drains it, continues with the next.
 
-Thin: what to do is decided by `drain`, who may do it by the lock in the database. Here effects are
-performed, the lock is renewed while the broker takes its time, and errors become a mark on the
+It is thin: `drain` decides what to do, the lock in the database who may do it. The worker performs
+the effects, renews the lock while the broker takes its time, and turns errors into a mark on the
 topic and a later attempt.
 
 `on_step` is called with a name before and after everything that leaves a trace outside
@@ -138,7 +138,9 @@ class Worker:
                 self._rest(found)
             except DatabaseDown as error:
                 self._asleep = False
-                _log.warning("database down", worker=self.name, reason=str(error))
+                _log.warning(
+                    "cannot reach the database; trying again", worker=self.name, reason=str(error)
+                )
                 self._stopping.wait(self._options.retry_ms / 1000)
             except BaseException:
                 # Its thread begins anew, on another connection.
@@ -208,7 +210,7 @@ class Worker:
         except (DeliveryFailed, Unavailable) as error:
             self._fail(claim, str(error))
         except Exception as error:  # noqa: BLE001 - a fault in one topic must not end the worker
-            _log.exception("topic failed in an unexpected way", topic=claim.topic)
+            _log.exception("cannot drain a topic: internal error", topic=claim.topic)
             self._fail(claim, f"{type(error).__name__}: {error}")
         finally:
             if session is not None:
@@ -223,7 +225,7 @@ class Worker:
         )
         self._metrics.failed(claim.topic)
         _log.warning(
-            "topic failed",
+            "cannot drain a topic; trying again later",
             topic=claim.topic,
             shard=claim.shard,
             reason=reason,
@@ -239,7 +241,9 @@ class Worker:
         if not topic.startswith(TIMELINE_PREFIX):
             return self._sender
         if self._timelines is None:
-            raise Unavailable(f"this relay reaches no timelines, and {topic!r} is one")
+            raise Unavailable(
+                f"cannot send to {topic!r}: this relay has no connection to timelines"
+            )
         return self._timelines
 
     def _step(self, name: str) -> None:
@@ -338,7 +342,9 @@ class _Session:
         metrics.sent(self._claim.topic, record.sent)
         for dead in record.dead:
             metrics.dead(self._claim.topic)
-            _log.error("message set aside", topic=self._claim.topic, id=dead.id, reason=dead.reason)
+            _log.error(
+                "set a message aside", topic=self._claim.topic, id=dead.id, reason=dead.reason
+            )
         self._worker._step(f"after {name}")
 
     def _wait(self, sent: "Future[dict[int, Outcome]]") -> dict[int, Outcome]:

@@ -1,4 +1,4 @@
-"""`Inbox`: names of messages, written, looked up and trimmed in the caller's transaction."""
+"""`Inbox`: writes, looks up and trims names of messages in the caller's transaction."""
 
 import random
 import re
@@ -49,7 +49,9 @@ class Inbox:
         self.consumer = consumer
         self._keep_ms = duration_ms(keep)
         if self._keep_ms <= 0:
-            raise InvalidInput("keep is a time above 0, such as 7d: names are needed that long")
+            raise InvalidInput(
+                "keep must be a time above 0, such as 7d: names are needed that long"
+            )
         self._trim_next_s = time.monotonic() + random.uniform(0, TRIM_S)  # noqa: S311 - spreads
         self._written = 0
 

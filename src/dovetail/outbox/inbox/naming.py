@@ -1,11 +1,11 @@
-"""The name of a message: the same whenever it comes again, and another for every other message.
+"""The name of a message: the same whenever it comes again, and different for every other message.
 
-Where the outbox has sent a message, its id is in a header, and the name is made of that, the topic
-or timeline, the key and the value: a relay may have stored it twice, at two offsets. Other records
-are named by their place and time (topic, partition, offset, timestamp: a topic that was made anew
-begins at 0 again), messages of a timeline by timeline, id and due time, events of a shared stream
-by their place. A key or value that a client has made an object of is left out: only bytes and text
-are surely the same when they come again.
+If the outbox sent the message, its id is in a header, and the name is made of that, the topic or
+timeline, the key and the value: a relay may have stored it twice, at two offsets. Other records are
+named by their place and time (topic, partition, offset, timestamp: a recreated topic begins at 0
+again), messages of a timeline by timeline, id and due time, events of a shared stream by their
+place. A key or value that a client has turned into an object is left out: only bytes and text are
+certainly the same when they come again.
 
 A name is a hash of 16 bytes, so that it costs the same whatever it is made of.
 """
@@ -25,7 +25,7 @@ def name_of(message: Any) -> bytes:
     """The name of a message, an event, a record or an id. Raises `InvalidInput`."""
     if isinstance(message, str):
         if not message:
-            raise InvalidInput("an id is text that is not empty")
+            raise InvalidInput("an id must be text and not empty")
         return _hash("id", encoded(message, "id"))
 
     headers, key, value, place = _parts(message)
@@ -45,7 +45,7 @@ def _parts(message: Any) -> tuple[Iterable[tuple[str, bytes | None]], Any, Any, 
         return message.headers, message.key, message.value, place
     if callable(getattr(message, "offset", None)):
         if message.error() is not None:
-            raise InvalidInput(f"this is an error and no message: {message.error()}")
+            raise InvalidInput(f"the client returned an error, not a message: {message.error()}")
         at = (message.topic(), message.partition(), message.offset(), message.timestamp()[1])
         return message.headers() or (), message.key(), message.value(), ("record", *at)
     if hasattr(message, "topic") and hasattr(message, "partition") and hasattr(message, "offset"):
