@@ -53,7 +53,7 @@ docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.
 .PHONY: wheel
 wheel: .venv/ready ## The distribution dovetailmq into dist/: a wheel with the compiled parts, and the sources.
 	@$(PY) -m build --outdir dist
-	@.venv/bin/python -m zipfile -l dist/dovetailmq-*.whl | grep -q '_record_check.*\.so' || { echo "the wheel has no compiled parts: is there a C compiler?"; exit 1; }
+	@.venv/bin/python -m zipfile -l dist/dovetailmq-*.whl | grep '_record_check.*\.so' >/dev/null || { echo "the wheel has no compiled parts: is there a C compiler?"; exit 1; }
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.

@@ -1,5 +1,6 @@
 """A shop with FastAPI and SQLAlchemy: an order and its event are saved together, or not at all.
 
+pip install fastapi uvicorn                          # and the extra [outbox]
 dovetail up &                                        # a Kafka for every client
 export DATABASE=sqlite:///shop.db
 python -m examples.outbox_fastapi.app init

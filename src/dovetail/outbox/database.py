@@ -48,9 +48,11 @@ def open_engine(url: str) -> Engine:
             "postgresql://user@host/name, mysql://user@host/name or sqlite:///file.db"
         ) from error
     except ModuleNotFoundError as error:
+        kind = parsed.get_backend_name()
+        extra = "postgres" if kind == "postgresql" else "mysql"
         raise InvalidSetting(
-            f"the driver {error.name!r} of {parsed.get_backend_name()} is not installed; "
-            "pip install 'dovetailmq[outbox,postgres]' or 'dovetailmq[outbox,mysql]'"
+            f"the driver {error.name!r} of {kind} is not installed; "
+            f"pip install 'dovetailmq[outbox,{extra}]'"
         ) from error
     if engine.dialect.name == "postgresql":
         event.listen(engine, "connect", _set_plans)

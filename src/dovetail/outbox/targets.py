@@ -7,7 +7,9 @@ A connection that commits every statement by itself is refused: what is written 
 even if the caller's own changes were rolled back.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,26 @@ class Target:
     execute: Callable[[Statement], Any]
     #: Runs a statement; the rows that it gives.
     query: Callable[[Statement], Any]
+
+
+#: What PostgreSQL, SQLite, MariaDB and MySQL say of a table of ours that is not there.
+_TABLE_LACKS = re.compile(
+    r"""relation "kafka_\w+" does not exist|no such table: kafka_|\.kafka_\w+' doesn't exist"""
+)
+
+
+@contextmanager
+def _naming_missing_tables() -> Iterator[None]:
+    """Adds what to do to the driver's error. Its class stays: the caller may handle it."""
+    try:
+        yield
+    except Exception as error:
+        if _TABLE_LACKS.search(str(error)):
+            error.add_note(
+                "the outbox has no such table in this database; run `dovetail outbox migrate "
+                "--database URL`, or your Alembic or Django migrations"
+            )
+        raise
 
 
 def placeholders(paramstyle: str, count: int) -> list[str]:
@@ -126,7 +148,8 @@ def _driver_target(connection: Any, driver: _Driver) -> Target:
     def run(statement: Statement, *, rows: bool) -> Any:
         cursor = connection.cursor()
         try:
-            cursor.execute(statement.text, statement.parameters)
+            with _naming_missing_tables():
+                cursor.execute(statement.text, statement.parameters)
             return cursor.fetchall() if rows else cursor.rowcount
         finally:
             cursor.close()
@@ -140,7 +163,8 @@ def _sqlalchemy_target(connection: Any) -> Target:
     _check_sqlalchemy(connection)
 
     def run(statement: Statement, *, rows: bool) -> Any:
-        result = connection.exec_driver_sql(statement.text, statement.parameters)
+        with _naming_missing_tables():
+            result = connection.exec_driver_sql(statement.text, statement.parameters)
         return result.fetchall() if rows else result.rowcount
 
     return _target(connection.dialect.name, connection.dialect.paramstyle, run)
@@ -150,7 +174,8 @@ def _async_sqlalchemy_target(connection: Any) -> Target:
     _check_sqlalchemy(connection.sync_connection)
 
     async def run(statement: Statement, *, rows: bool) -> Any:
-        result = await connection.exec_driver_sql(statement.text, statement.parameters)
+        with _naming_missing_tables():
+            result = await connection.exec_driver_sql(statement.text, statement.parameters)
         return result.fetchall() if rows else result.rowcount
 
     return _target(connection.dialect.name, connection.dialect.paramstyle, run)
@@ -172,7 +197,8 @@ def _async_psycopg_target(connection: Any) -> Target:
         raise _commits_alone()
 
     async def run(statement: Statement, *, rows: bool) -> Any:
-        cursor = await connection.execute(statement.text, statement.parameters)
+        with _naming_missing_tables():
+            cursor = await connection.execute(statement.text, statement.parameters)
         return await cursor.fetchall() if rows else cursor.rowcount
 
     return _target("postgresql", "format", run)
@@ -183,11 +209,12 @@ def _asyncpg_target(connection: Any) -> Target:
         raise _commits_alone()
 
     async def run(statement: Statement, *, rows: bool) -> Any:
-        if rows:
-            found = await connection.fetch(statement.text, *statement.parameters)
-            return [tuple(row) for row in found]
+        with _naming_missing_tables():
+            if rows:
+                found = await connection.fetch(statement.text, *statement.parameters)
+                return [tuple(row) for row in found]
+            done = await connection.execute(statement.text, *statement.parameters)
         # The answer is such as "INSERT 0 5".
-        done = await connection.execute(statement.text, *statement.parameters)
         return int(done.rpartition(" ")[2])
 
     return _target("postgresql", "numeric_dollar", run)
@@ -202,7 +229,8 @@ def _django_target(connection: Any) -> Target:
 
     def run(statement: Statement, *, rows: bool) -> Any:
         with connection.cursor() as cursor:
-            cursor.execute(statement.text, statement.parameters)
+            with _naming_missing_tables():
+                cursor.execute(statement.text, statement.parameters)
             return cursor.fetchall() if rows else cursor.rowcount
 
     # Django takes %s for every database.

@@ -1,6 +1,7 @@
 """Publishing on every kind of connection: kept with the commit, gone with the roll-back."""
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tests.outbox_kit import new_database
 
-from dovetail.errors import InvalidInput
+from dovetail.errors import InvalidInput, InvalidSetting
 from dovetail.outbox import Message, Producer
 from dovetail.outbox.backends import TestBackend
 from dovetail.outbox.database import open_engine
@@ -206,3 +207,51 @@ def test_a_connection_that_commits_by_itself_is_refused(url: str) -> None:
     raw.cursor().execute("COMMIT")
     raw.close()
     assert [row[4] for row in _stored(url)] == [b"y"]
+
+
+def test_a_missing_table_is_explained(url: str) -> None:
+    """U7: the driver's error keeps its class, and says which command makes the tables."""
+    with open_engine(url).begin() as connection:
+        connection.execute(text("DROP TABLE kafka_messages"))
+    with Session(open_engine(url)) as session, pytest.raises(Exception) as refused:
+        Producer("t").publish(b"x", on=session)
+    assert "dovetail outbox migrate" in "".join(refused.value.__notes__)
+
+    raw = raw_connection(url)
+    with pytest.raises(Exception) as refused:
+        Producer("t").publish(b"x", on=raw)
+    raw.close()
+    assert "dovetail outbox migrate" in "".join(refused.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+async def test_a_missing_table_is_explained_asynchronously(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """U7: the same on an asynchronous session."""
+    url = new_database(kind, request.getfixturevalue, tmp_path)
+    with open_engine(url).begin() as connection:
+        connection.execute(text("DROP TABLE kafka_messages"))
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"), poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        with pytest.raises(Exception) as refused:
+            await Producer("t").publish_async(b"x", on=session)
+    await engine.dispose()
+    assert "dovetail outbox migrate" in "".join(refused.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("postgresql://app@localhost/shop", "psycopg", "[outbox,postgres]"),
+        ("mysql://app@localhost/shop", "pymysql", "[outbox,mysql]"),
+    ],
+)
+def test_a_missing_driver_names_its_own_extra(
+    url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U7: who uses MySQL is not told to install PostgreSQL's driver."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidSetting) as refused:
+        open_engine(url)
+    assert str(refused.value).endswith(f"pip install 'dovetailmq{extra}'")
