@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import threading
 import time
 
@@ -176,3 +177,45 @@ async def test_a_plain_handler_that_raises_stop_iteration_has_failed(timeout: st
         dead = await d.timeline("t").dead()
         assert [each.body for each in dead] == [b"1", b"2"]
         assert "StopIteration" in dead[0].reason
+
+
+@pytest.mark.parametrize("batch", [0, 10])
+async def test_what_a_handler_raises_is_in_the_log(
+    batch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U7: a developer sees the traceback at the first attempt, not in a dead letter hours later."""
+    async with fake_dovetail(timelines=["t"]) as d:
+
+        @d.consumer("t", batch=batch)
+        async def handle(given: object) -> None:
+            raise ValueError("no such customer")
+
+        await d.timeline("t").schedule(b"x")
+        await d.advance("100ms")
+
+    (record,) = (each for each in caplog.records if each.message == "handler failed")
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "no such customer"
+    assert record.dovetail_fields["timeline"] == "t"  # type: ignore[attr-defined]
+    assert record.dovetail_fields["attempt"] == 1  # type: ignore[attr-defined]
+
+
+async def test_what_a_handler_decides_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """U7: `Retry` and `Reject`, of one message or within a batch, are not logged as failures."""
+    async with fake_dovetail(timelines=["t", "batches"]) as d:
+
+        @d.consumer("t")
+        async def handle(message: Message) -> None:
+            raise Retry("1h") if message.body == b"later" else Reject("never")
+
+        @d.consumer("batches", batch=10)
+        async def handle_batch(messages: list[Message]) -> list[Exception]:
+            return [Reject("never") for _ in messages]
+
+        await d.timeline("t").schedule(b"later")
+        await d.timeline("t").schedule(b"never")
+        await d.timeline("batches").schedule(b"never")
+        await d.advance("100ms")
+        assert len(await d.timeline("t").dead()) == len(await d.timeline("batches").dead()) == 1
+    assert not [each for each in caplog.records if each.levelno > logging.INFO]

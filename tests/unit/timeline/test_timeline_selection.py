@@ -116,6 +116,12 @@ def test_how_many_consumers_would_do() -> None:
     assert suggested(backlog=0, arrivals=10, done=100, consumers=4) == 1
 
 
+def test_messages_for_later_need_no_more_consumers() -> None:
+    """B14: a million reminders for next month do not have a thousand workers started now."""
+    assert suggested(backlog=0, arrivals=1_000, done=1, consumers=2) == 2
+    assert suggested(backlog=0, arrivals=0.4, done=0.01, consumers=1) == 1
+
+
 def test_lateness_by_percent() -> None:
     """B7, F87: of the last thousand deliveries; without any it is unknown, which is not zero."""
     late = Lateness()

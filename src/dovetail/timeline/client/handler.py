@@ -6,6 +6,9 @@ another attempt, and later plain handlers get threads of a new pool, so that as 
 
 The handler of a batch returns nothing if all is done, or an outcome for each message, in order:
 None for done, or the exception that it would have raised for that message alone.
+
+What a handler raises is logged, with its traceback: the message comes again, maybe for hours,
+before it is a dead letter. `Retry` and `Reject` are decisions of the handler, not errors.
 """
 
 import asyncio
@@ -14,12 +17,20 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from dovetail.background import start_task
+from dovetail.logging import RateLimit, get_logger
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
+from dovetail.timeline.client.retry import NotHandled, Reject, Retry
 from dovetail.timeline.client.spans import handling
+
+_log = get_logger("consumer")
+
+#: Failures written in a second: enough to see what is wrong, and no disk is filled by a handler
+#: that fails at once, thousands of times a second.
+_FAILURES_PER_SECOND_MAX: Final = 5
 
 Handler = Callable[[Message], Any]
 BatchHandler = Callable[[list[Message]], Any]
@@ -41,6 +52,7 @@ class HandlerCall:
         self._threads = self._new_threads()
         #: Longest time without progress, in seconds; 0 if there is none.
         self.limit_s = options.handling_ms_max / 1000
+        self._failures = RateLimit(lines_per_second_max=_FAILURES_PER_SECOND_MAX)
 
     def _new_threads(self) -> ThreadPoolExecutor:
         # As many as may run at once: the loop's own pool has few, and others use it.
@@ -51,9 +63,34 @@ class HandlerCall:
         if not messages:
             return ()
         given = messages if self._batch else messages[0]
-        with handling(self._timeline, messages):
-            found = await (self._limited(given, messages) if self.limit_s else self._call(given))
-        return self._outcomes(found, messages)
+        try:
+            with handling(self._timeline, messages):
+                found = await (
+                    self._limited(given, messages) if self.limit_s else self._call(given)
+                )
+            outcomes = self._outcomes(found, messages)
+        except Exception as error:
+            self._report(error, messages[0])
+            raise
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if outcome is not None:
+                self._report(outcome, message)
+        return outcomes
+
+    def _report(self, error: BaseException, message: Message) -> None:
+        """Writes why a message was not handled. Of a batch that failed, it names the first."""
+        if isinstance(error, NotHandled):
+            return
+        admitted, unreported = self._failures.admit("failed", now_ms=time.monotonic() * 1000)
+        if unreported:
+            _log.warning("lines suppressed", timeline=self._timeline, suppressed=unreported)
+        if not admitted:
+            return
+        fields = {"timeline": self._timeline, "id": message.id, "attempt": message.attempt}
+        if isinstance(error, Retry | Reject):
+            _log.info("not handled", kind=type(error).__name__, reason=str(error), **fields)
+        else:
+            _log.exception("handler failed", error, **fields)
 
     async def _call(self, given: Any) -> Any:
         if not self._plain:

@@ -82,5 +82,8 @@ def suggested(*, backlog: int, arrivals: float, done: float, consumers: int) -> 
     if consumers == 0 or done <= 0:
         return max(consumers, 1 if backlog or arrivals > 0 else 0)
     needed = (arrivals + backlog / _DRAIN_S) / (done / consumers)
+    if not backlog:
+        # They keep up, whatever came: it may be due in a month, or rest after a failure.
+        needed = min(needed, consumers)
     # What was done long ago is nearly nothing, and would ask for more consumers than there can be.
     return max(1, math.ceil(min(needed, BUCKETS_MAX) - 0.05))
