@@ -1,4 +1,4 @@
-"""The bytes in front of a payload of a schema registry. Pure.
+"""The bytes in front of a payload of a schema registry; pure.
 
 0x00                        magic
 4 bytes, big-endian         the number of the schema
@@ -32,8 +32,8 @@ def schema_id_of(data: bytes) -> int:
     """The number of the schema. Raises `InvalidInput` for bytes without a head."""
     if len(data) < HEAD_BYTES or data[0] != MAGIC:
         raise InvalidInput(
-            f"{len(data)} bytes that begin with {bytes(data[:5]).hex() or 'nothing'} have no "
-            "number of a schema in front: 00 and four bytes"
+            f"{len(data)} bytes that begin with {bytes(data[:5]).hex() or 'nothing'} do not have a "
+            "schema number in front: 00 and four bytes"
         )
     found: int = _HEAD.unpack_from(data)[1]
     return found

@@ -1,13 +1,13 @@
 """Values to bytes with the number of a schema in front, and back.
 
-`encoder` and `decoder` return plain functions: the outbox takes the first as `encode`, the function
-of a team calls them itself (`codec="raw"`), `spark/payloads.py` makes columns of them. Each keeps
-what it has asked of the registry, so a registry that is down stops a process only at a schema that
-it has not seen.
+`encoder` and `decoder` return plain functions: the outbox takes the first as `encode`, a team's
+function calls them itself (`codec="raw"`), `spark/payloads.py` makes columns of them. Each caches
+the registry's answers, so a registry that is down stops a process only at a schema that it has not
+seen.
 
-Promise: what cannot be written by its schema, or is not what its number says, raises
-`InvalidInput`; a registry that does not answer raises `Unavailable`, and the same call can be tried
-again.
+Promise: a value that does not fit its schema, or bytes that do not fit their number, raise
+`InvalidInput`; a registry that does not answer raises `Unavailable`, and the same call can be
+retried.
 """
 
 import os
@@ -126,7 +126,9 @@ def decoder(
         return library.ProtobufDeserializer(protobuf, {}, client)
 
     if (kind == "protobuf") is not (protobuf is not None):
-        raise InvalidInput("kind 'protobuf' goes with the class of the message, `protobuf`")
+        raise InvalidInput(
+            "give the class of the message, `protobuf`, with kind 'protobuf' and only then"
+        )
     deserialise = _told(registry, make)
     context = _context(topic, part)
     return lambda data: (
@@ -148,12 +150,12 @@ def _library(kind: str) -> Any:
 
     names = {"": "", "avro": ".avro", "json": ".json_schema", "protobuf": ".protobuf"}
     if kind not in names:
-        raise InvalidInput(f"{kind!r} is not a kind of schema; take avro, json or protobuf")
+        raise InvalidInput(f"{kind!r} is not a kind of schema; choose avro, json or protobuf")
     try:
         return import_module(f"confluent_kafka.schema_registry{names[kind]}")
     except ImportError as error:
         raise Unavailable(
-            f"schemas need further libraries: pip install 'dovetailmq[registry]' ({error})"
+            f"schemas need more libraries: pip install 'dovetailmq[registry]' ({error})"
         ) from error
 
 
@@ -180,4 +182,4 @@ def _told(registry: Registry, call: Callable[[], Any]) -> Any:
         }
         if passes or silent or isinstance(error, OSError):
             raise Unavailable(f"the registry {registry.url}: {reason}") from error
-        raise InvalidInput(f"by the schemas of {registry.url}: {reason}") from error
+        raise InvalidInput(f"cannot apply the schemas of {registry.url}: {reason}") from error

@@ -7,25 +7,25 @@
     orders = reader.option("subscribe", "orders").load()
 
 The driver decides which offsets a micro-batch has; the tasks fetch them and decode whole record
-batches into Arrow columns. On the way back a task encodes Arrow columns into record batches whose
+batches into Arrow columns. When writing, a task encodes Arrow columns into record batches whose
 producer id, epoch and sequence number follow from the query, the micro-batch and the row, so that
 the broker stores each row once however often Spark runs the task (`exactly_once.py`).
 
-This room speaks the Kafka protocol alone, in versions that Kafka 3 and 4 have, so it also serves a
-real Kafka. No node imports it: only its users need Spark, Arrow and Java
+This room speaks the Kafka protocol alone, in versions that Kafka 3 and 4 support, so it also works
+on a real Kafka. No node imports it: only its users need Spark, Arrow and Java
 (`pip install 'dovetailmq[spark]'`).
 
     sessions.py         a Spark session with defaults for small micro-batches
     runtime.py          the Java and the Python that Spark runs on
-    java_process.py     the Java process of a session: is it there, and its end
-    versions.py         what Spark 4.0 and 4.1 lack, and what stands in for it
-    option_list.py      every option there is, for the code and for docs/spark.md           pure
-    given_options.py    options as they came, each read in its form
+    java_process.py     the Java process of a session: whether it is alive, and its end
+    versions.py         what Spark 4.0 and 4.1 lack, and the substitutes
+    option_list.py      every option, for the code and for docs/spark.md                    pure
+    given_options.py    options as given, each parsed by its type
     options.py          the options of `format("dovetail")`, checked                        pure
     tables.py           the options of a table of the catalog, kept in its schema           pure
-    offsets.py          which offsets a batch reads, and how they are split into tasks      pure
-    pushdown.py         what the filters of a query leave of its topics                     pure
-    planning.py         which partitions and offsets a query reads: asked of the brokers
+    offsets.py          the offsets of a batch, and how they are split into tasks           pure
+    pushdown.py         which partitions and offsets the filters of a query leave           pure
+    planning.py         the partitions and offsets of a query, with the brokers' answers
     source.py           `read` and `readStream`
     sink.py             `write` and `writeStream`
     exactly_once.py     why each row is stored once: producer ids, epochs, sequences        pure
@@ -35,9 +35,9 @@ real Kafka. No node imports it: only its users need Spark, Arrow and Java
     encoder.py          Arrow to record batches                                             pure
     objects.py          records as Python objects and back, for teams                       pure
     records.py          records to columns and back: compiled, else in Python               pure
-    _records.c          the compiled one
+    _records.c          the compiled implementation
     _records.pyi        its types
-    _plain_records.py   the one in Python, which is also the reference for tests
+    _plain_records.py   the implementation in Python, also the reference for tests
     payloads.py         payloads of a schema registry as columns
     archive.py          topic to Parquet files; replay of a range into a topic
     statistics.py       records, bytes, keys, lateness and skew per window of time

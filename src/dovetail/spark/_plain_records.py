@@ -2,7 +2,7 @@
 
 Both modules have these four functions, return equal results and raise `ValueError` for the same
 input. A column is a tuple of the buffers of an Arrow array of byte strings: offsets (32 bits,
-native), data, validity bits or None, and the place of its first row; None is a column of nulls.
+native), data, validity bits or None, and the index of its first row; None is a column of nulls.
 """
 
 import struct

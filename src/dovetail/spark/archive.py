@@ -1,12 +1,12 @@
-"""Archive a topic to Parquet files, and replay a range of a topic or of an archive.
+"""Archives a topic to Parquet files, and replays a range of a topic or of an archive.
 
 *archive* is a stream that runs to the end of the topic, with its checkpoint beside the files: run
 again, it continues where it stopped. Spark's file sink lists the files of a finished micro-batch in
-`_spark_metadata` at once, so a reader sees each record exactly once, whatever is killed on the way.
+`_spark_metadata` at once, so a reader sees each record exactly once, whichever process is killed.
 
-*replay* writes a range to another topic: keys, values, headers and times stay as they were, and so
-does the order within each source partition. What a failed replay wrote
-stays, and a second one begins again.
+*replay* writes a range to another topic. Keys, values, headers and times are kept, and so is the
+order within each source partition. What a failed replay wrote stays, and a second run writes the
+range from its beginning again.
 """
 
 from collections.abc import Callable

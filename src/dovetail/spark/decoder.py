@@ -1,8 +1,8 @@
-"""Record batches to Arrow: what a fetch answered becomes one `pyarrow.RecordBatch`.
+"""Record batches to Arrow: turns the answer of a fetch into one `pyarrow.RecordBatch`.
 
-A loop over batches, never over messages: headers are read and checksums compared here, records
-are inflated by C libraries and taken apart by `records`. The buffers that come out are the
-columns; nothing is copied once more.
+It loops over batches, never over messages: it reads headers and compares checksums, C libraries
+decompress the records, and `records` splits them. The resulting buffers are the columns; nothing is
+copied once more.
 
 Columns and types are those of Spark's Kafka source. Offsets may have gaps: compaction leaves them,
 and control records of transactions are skipped. A batch that the end of an answer cuts off, which

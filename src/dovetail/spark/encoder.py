@@ -1,6 +1,6 @@
 """Arrow columns to record batches: from the rows of a sink to the body of a Produce request.
 
-A loop over batches, never over rows: `records` writes the records, C libraries compress them.
+It loops over batches, never over rows: `records` writes the records, C libraries compress them.
 """
 
 import time

@@ -1,11 +1,11 @@
 """Reads a range of offsets, one fetch ahead.
 
 While one answer is decoded, the broker prepares the next; a task needs no more concurrency. A
-reader has a connection of its own while it reads, so that two readers in one thread do not take
-each other's answers.
+reader has its own connection while it reads, so that two readers in one thread do not take each
+other's answers.
 
-A reader of what is committed gets nothing from the last stable offset on, and takes aborted
-transactions for control batches, which nobody looks into (F3b).
+A reader with `read_committed` gets nothing from the last stable offset on, and skips aborted
+transactions like control batches, without decoding them (F3b).
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Options as they came: texts by names without regard to case, each read in its form.
+"""Options as given: texts under case-insensitive names, each parsed by its type.
 
-Pure but for the environment, where secrets may be (`kafka.sasl.password.env` names a variable).
-Whatever cannot be read raises `InvalidInput` that names the option, its value and what to write.
+Pure but for the environment, where secrets may be (`kafka.sasl.password.env` names a variable). An
+option that cannot be parsed raises `InvalidInput` with its name, its value and what to write.
 """
 
 import json

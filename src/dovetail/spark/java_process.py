@@ -1,7 +1,7 @@
-"""The Java process behind a session: whether it is still there, and its end by force.
+"""The Java process behind a session: whether it is alive, and its end by force.
 
-Without it a session is of no use, and calls to it fail at once; calls to one that hangs wait for
-ever. Under `spark-submit` Java is not ours: it started this process, and takes it along.
+Without it a session is useless: calls to it fail at once, and calls to one that hangs wait for
+ever. Under `spark-submit` Java is the parent: it started this process, and takes it along.
 """
 
 import subprocess
@@ -43,7 +43,7 @@ def end(spark: "SparkSession") -> None:
     """kill -9 for the Java that this process started; who waits for its answer gets an error."""
     process = _process_of(spark)
     if process is not None:
-        _log.error("Spark does not answer; its Java is killed", process=process.pid)
+        _log.error("Spark does not answer; killing its Java", process=process.pid)
         process.kill()
 
 

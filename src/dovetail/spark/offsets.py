@@ -1,4 +1,4 @@
-"""Which offsets a batch reads, and how they are split into tasks. Pure.
+"""The offsets of a batch, and how they are split into tasks; pure.
 
 Positions have the form that Spark's Kafka source has in its checkpoint, {"topic": {"0": 12}}, so
 that people and other tools can read them.

@@ -1,15 +1,15 @@
-"""Every option that `format("dovetail")` has a word for: one list, for the code and for the page.
+"""Every option that `format("dovetail")` knows: one list, for the code and for the page.
 
 It holds the options of Spark's Kafka source and sink and all settings of Kafka's consumer and
-producer (4.3), as `kafka.*`. What each does here is its *kind*:
+producer (4.3), as `kafka.*`. Each has a *kind*:
 
-    same      what it does in Spark's source or sink
+    same      as in Spark's source or sink
     differs   nearly that; the text says what is different
     own       not in Spark's
-    idle      taken, and has nothing to decide here; the log says so once
-    refused   refused, because leaving it out would change what is read, written or let in
+    idle      accepted, but has no effect here; the log says so once
+    refused   refused, because ignoring it would change what is read, written or admitted
 
-`docs/spark.md` prints the list (`table`, compared by a test). Options that are not in it are
+`docs/spark.md` contains the list (`table`, compared by a test). Options that are not in it are
 refused with the nearest name.
 """
 
@@ -352,7 +352,7 @@ def look_up(name: str, side: Literal["read", "write"], *, both_sides: bool) -> O
     if option is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1)
         hint = f"did you mean {BY_NAME[near[0]].name!r}?" if near else "docs/spark.md lists all"
-        raise InvalidInput(f"option {name!r} is not known ({hint})")
+        raise InvalidInput(f"option {name!r} is unknown ({hint})")
     if option.kind == "refused":
         raise InvalidInput(f"option {option.name!r} is not supported: {option.text}")
     if option.side not in (side, "both") and not both_sides:

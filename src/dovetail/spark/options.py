@@ -1,8 +1,8 @@
 """The options of `format("dovetail")`: names and meanings as in Spark's Kafka source and sink.
 
 Pure: strings in, a frozen object out, or `InvalidInput` that names the option, its value and what
-to write instead. Options that contradict each other are refused, also where Spark's own source
-silently prefers one. `option_list` has every option; `given_options` reads them one by one.
+to write instead. Options that contradict each other are refused, even where Spark's own source
+silently prefers one. `option_list` has every option; `given_options` parses them one by one.
 """
 
 from collections.abc import Mapping
@@ -219,7 +219,7 @@ def _transaction(options: GivenOptions) -> tuple[str, int] | None:
     if application is None and version is None:
         return None
     if application is None or version is None:
-        raise InvalidInput("txnAppId and txnVersion go together; one of them is missing")
+        raise InvalidInput("give both txnAppId and txnVersion, or neither")
     return application, version
 
 

@@ -1,10 +1,10 @@
 """Payloads of a schema registry as columns.
 
-Two ways, for what a topic has in `key` or `value`:
+There are two ways to decode a topic's `key` or `value`:
 
 - *By Spark's own functions*, in Java: `from_avro` and `from_protobuf` (packages `spark-avro` and
-  `spark-protobuf`) know payloads and no registry. `schema_id` and `payload` take the bytes in front
-  off, and `Registry` has the schema:
+  `spark-protobuf`) know payloads but no registry. `schema_id` and `payload` split off the leading
+  bytes, and `Registry` supplies the schema:
 
       number, schema = registry.latest_schema("orders-value")
       orders.where(schema_id("value") == number).select(from_avro(payload("value"), schema))

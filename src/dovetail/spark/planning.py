@@ -1,7 +1,7 @@
-"""Which partitions and offsets a query reads: asked of the brokers, on the driver.
+"""The partitions and offsets of a query, with the brokers' answers, on the driver.
 
-Promise: what a query is to read and what is gone is found before a task starts. `offsets` has what
-follows without asking.
+Promise: what a query will read, and what is gone, is known before a task starts. `offsets` has the
+part that needs no broker.
 """
 
 import re

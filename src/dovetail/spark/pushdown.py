@@ -1,6 +1,6 @@
-"""What the filters of a query leave of its topics. Pure.
+"""Which partitions and offsets the filters of a query leave; pure.
 
-Spark hands a batch reader the filters that hold for every row (`pushFilters`, Spark 4.1 and later,
+Spark passes a batch reader the filters that hold for every row (`pushFilters`, Spark 4.1 and later,
 with `spark.sql.python.filterPushdown.enabled`), each about one column and constants:
 
     topic, partition   decide which partitions are read                                  exact
@@ -10,8 +10,8 @@ with `spark.sql.python.filterPushdown.enabled`), each about one column and const
                        after it. Times need not rise with the offsets, so there is no
                        upper bound, and rows behind the first may be older
 
-What is exact Spark does not look at again. Everything else it also evaluates itself, so that a
-filter that is not understood here costs time and nothing else.
+Spark does not evaluate exact filters again. It evaluates all others itself too, so a filter that is
+not understood here costs only time.
 """
 
 import operator

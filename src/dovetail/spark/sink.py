@@ -169,7 +169,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> bool:
             )
 
     if "value" not in names:
-        raise InvalidInput("no column 'value'; it is what a record holds")
+        raise InvalidInput("the rows have no column 'value', which becomes the record's value")
     if options.topic is None and "topic" not in names:
         raise InvalidInput("no topic to write to; set the option 'topic' or add a column 'topic'")
     return "id" in names

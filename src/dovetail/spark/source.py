@@ -9,7 +9,7 @@ had to read are gone (retention, or a topic that was deleted and created again),
 with `failOnDataLoss=false` the worker logs it and continues with the next record.
 
 Not here: the position of a query. Spark keeps it in its checkpoint; the group named by
-`kafka.group.id` gets the positions too, for lag tools, and nobody reads them back.
+`kafka.group.id` gets the positions too, for lag tools, but nothing reads them back.
 """
 
 import time

@@ -1,24 +1,24 @@
 """The options of a table of Spark's catalog: `CREATE TABLE … USING dovetail OPTIONS (…)`.
 
-The problem. Spark hands a Python source the options of a table once, when it asks for the schema
+The problem. Spark passes a Python source the options of a table once, when it asks for the schema
 (`CREATE TABLE`). It keeps them in its catalog and passes none when the table is read or written.
 
-The choice. It does give back the schema. So the options are in the schema, as metadata of the
+The choice. Spark does pass back the schema. So the options are in the schema, as metadata of the
 column `timestampType`, in each table that was created without a list of columns.
 
-- *Reading*, in batches and streams, gets the schema of the table itself. Options that the query
-  gives (`spark.read.options(…).table(…)`, `SELECT … FROM t WITH (…)`) go over those of the table.
-- *Writing* gets the schema of the rows. Where Spark adds the column, because the statement does not
-  name it, that is the table's. Where the rows have it, because they were read from another table,
-  it may be that of the *other* table: its topic would be written to. But rows that were read have a
-  type of timestamp, and rows that Spark completed have null. So a write that is told by the schema
-  where to go refuses rows with anything else (`check_rows`); one that names brokers itself
+- *Reading*, in batches and streams, gets the schema of the table itself. Options of the query
+  (`spark.read.options(…).table(…)`, `SELECT … FROM t WITH (…)`) override those of the table.
+- *Writing* gets the schema of the rows. If the statement does not name the column, Spark adds the
+  table's. If the rows already have it, because they were read from another table, it may be that of
+  the *other* table, whose topic would be written to. But rows that were read have a type of
+  timestamp, and rows that Spark completed have null. So a write that takes its target from the
+  schema refuses rows with anything else (`check_rows`); one that names brokers itself
   (`df.write.format("dovetail").options(…)`) does not look at the schema.
 - *A stream that writes to a table* (`toTable`) gets the schema of its rows and nothing is added, so
   it must name brokers and topic itself.
 
-Metadata of columns travels further than options do: into the files that a query makes, for one. So
-a secret is not taken there; `kafka.sasl.password.env` names an environment variable instead.
+Metadata of columns travels further than options do, for example into the files that a query makes.
+So a secret is refused there; `kafka.sasl.password.env` names an environment variable instead.
 """
 
 import json
@@ -87,7 +87,7 @@ def check_named(given: Mapping[str, str], *, to: str) -> None:
     """Raises `InvalidInput` if no option says what to read or to write."""
     if not names_brokers(given):
         raise InvalidInput(
-            f"no option says where the brokers are, and what to {to}. A table has to be created "
+            f"no option names the brokers, or what to {to}. A table has to be created "
             "without a list of columns (CREATE TABLE t USING dovetail OPTIONS (...)); a stream "
             "that writes to a table has to name kafka.bootstrap.servers and topic itself"
         )

@@ -1,9 +1,9 @@
-"""What Spark 4.0 and 4.1 lack of what 4.2 and later have, and what stands in for it.
+"""What Spark 4.0 and 4.1 lack compared with 4.2 and later, and the substitutes.
 
-4.0         does not know of filters, and has no name for a stream's writer of Arrow batches; it
-            gives Arrow batches to any writer that is a batch's writer of them too
-4.0, 4.1    do not tell a stream where it is, nor how much to read, and a trigger of what is
-            available is one micro-batch (see `source.TopicStreamReader`)
+4.0         does not know filters, and has no name for a stream's writer of Arrow batches; it passes
+            Arrow batches to any writer that is also a batch's writer of them
+4.0, 4.1    do not tell a stream its position, nor how much to read, and an available-now trigger is
+            one micro-batch (see `source.TopicStreamReader`)
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""What one task writes: rows to partitions, numbered so that each is stored once (`exactly_once`).
+"""Writes the rows of one task to partitions, numbered so that each is stored once (`exactly_once`).
 
 A `TaskWriter` takes Arrow batches. It chooses the partition of each row, encodes, sends, and waits:
-once `write` returns, the rows are stored. How a row keeps its number across attempts is the one
-difference between its two kinds, `by position` and `by id`.
+once `write` returns, the rows are stored. Its two kinds, `by position` and `by id`, differ only in
+how a row keeps its number across attempts.
 """
 
 import time
