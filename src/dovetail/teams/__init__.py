@@ -3,7 +3,7 @@
 A *team* has a name and a function. It takes *jobs* from its input topic, runs the function on each
 job's *payload* in worker processes, and puts the result on its results topic. *Connectors* make
 results the jobs of other teams; teams and connectors together are a *pipeline*. A job that fails
-too often becomes a dead letter that says why.
+too often becomes a dead letter with the reason.
 
     parse, ship = Team("parse", parse_order), Team("ship", ship_order)
     parse >> ship
@@ -22,23 +22,23 @@ a second master can neither lose nor double one (`chains`). Repeated job ids are
     connectors.py    where results go next: pipe, spray, route, gather                      pure
     graph.py         a pipeline, checked when it is built                                   pure
     context.py       what a function can learn about its job                                pure
-    types.py         do the results of one function fit the next?                           pure
+    types.py         whether the results of one function fit the next                       pure
     picture.py       a pipeline as text and as SVG                                          pure
     codecs.py        payloads to bytes and back: JSON, MessagePack, Arrow, raw              pure
     envelope.py      a job as a record: key, value, headers                                 pure
     outcome.py       how a job ends: result, dead letter, or a later try                    pure
     topics.py        creates the topics of a pipeline
-    front/           submit jobs, read outcomes
-    cancelling.py    cancel a job, whatever it does at the moment
-    engine.py        hands out partitions to the tasks of a Spark job, and watches
+    front/           submits jobs, reads outcomes
+    cancelling.py    cancels a job that waits, is delayed, or runs
+    engine.py        hands out partitions to the tasks of a Spark job, and watches them
     spark_job.py     the tasks of an engine, as Spark runs them
     master.py        one driver among several leads; the others stand by, warm
     tasks/           what a Spark task does: jobs in, outcomes out
-    chains/          exactly one outcome, whoever works on a partition
-    workers/         functions in processes of their own
-    travel/          functions on their way to other machines
-    delays.py        jobs that are not due yet, through a timeline
-    progress.py      how far each team is                                                   pure
+    chains/          exactly one outcome, however many attempts serve a partition
+    workers/         functions in child processes
+    travel/          ships functions to other machines
+    delays.py        delayed jobs: through a timeline to their team
+    progress.py      the position, lag and rate of each team                                pure
     report.py        the record in which a driver reports its pipeline                      pure
     reporter.py      writes that record, and sets the metrics
     metrics.py       the driver's metrics

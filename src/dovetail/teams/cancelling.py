@@ -1,19 +1,19 @@
-"""Cancelling a job, whatever it does at the moment: it waits, is delayed, or runs.
+"""Cancels a job, whether it waits, is delayed, or runs.
 
-A cancel is a record on the pipeline's topic of cancels, under the id of the job. It holds for that
-id in all teams of the pipeline, and for the items that were sprayed from it. Every task reads that
-topic, from its beginning on before it takes a job; so a cancel that is acknowledged is known to
-whoever works on the job next, whatever dies. The outcome of a job is stored once (`chains`): a job
-that is cancelled ends as `cancelled`, unless it ended before the task heard of it.
+A cancel is a record on the pipeline's topic of cancels, under the id of the job. It applies to that
+id in all teams of the pipeline, and to the items that were sprayed from it. Every task reads that
+topic from its beginning before it takes a job; so any task that works on the job later knows an
+acknowledged cancel, whatever dies. The outcome of a job is stored once (`chains`): a cancelled job
+ends as `cancelled`, unless it ended before the task read the cancel.
 
     waits       it ends as `cancelled` when its turn comes
-    runs        at once; its process is killed, or told so if its function asks (`JobContext`)
+    runs        at once; its process is killed, or notified if its function asks (`JobContext`)
     is delayed  the courier moves it to now (`delays`), and then it waits
-    is put off  the same; a cancel also holds for what was put off before it, however long it waits
+    postponed   the same; a cancel also applies to a job postponed before it, however long it waits
 
-A cancel holds for what was submitted before it, and for `remember` of the team behind it: within
-that time an id that comes again would count as a repetition anyway. No clock must be right for
-that by more than `remember`.
+A cancel applies to jobs submitted before it, and for `remember` of the team after it: within that
+time an id that comes again would count as a repetition anyway. No clock may be wrong by more than
+`remember` for that.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
-"""Payloads to bytes and back: JSON, MessagePack, Arrow, or bytes as they are; never pickle.
+"""Payloads to bytes and back: JSON, MessagePack, Arrow, or raw bytes; never pickle.
 
-Whoever can write to a topic must not be able to run code where it is read, so a payload is data.
-The annotation of a function chooses the decoder's type: a payload that does not fit is refused
-before the function sees it.
+A client that can write to a topic must not be able to run code where it is read, so a payload is
+data. The annotation of a function chooses the decoder's type: a payload that does not fit is
+refused before the function sees it.
 """
 
 from collections.abc import Callable

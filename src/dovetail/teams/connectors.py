@@ -4,10 +4,10 @@
     a.spray_to(b)                         each item of a list result: ids parent/0, parent/1, ...
     a.route_to(condition, b, c)           to b where condition(result) holds, else to c
     b.gather_to(c, within="1h")           the ends of all items of a job that was sprayed to b, in
-                                          order, when the last is there or the time is over
+                                          order, when the last has arrived or the time is over
 
 Each takes a `transform` of the result (for a spray, of each item; the condition of a route sees the
-untransformed result) and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so that
+untransformed result) and `after`, a delay. `as_` gives the jobs their own ids, `id/as_`, so that
 one job can become two jobs of the same team. `cycle` names an edge that may close a cycle; its ids
 count the rounds, `id#1`, `id#2`, or the second round would look like a repetition of the first.
 

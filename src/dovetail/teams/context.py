@@ -1,9 +1,9 @@
-"""What a function can learn about the job it runs, if it asks: its second parameter. Pure.
+"""What a function can learn about the job it runs, through its second parameter; pure.
 
     def charge(order: Order, context: JobContext) -> Receipt:
         return bank.charge(order, idempotency_key=context.job_id)
 
-A function asks by a second parameter that is named `context` or annotated with `JobContext`.
+A function asks for it by a second parameter that is named `context` or annotated with `JobContext`.
 """
 
 import inspect

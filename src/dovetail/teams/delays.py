@@ -1,18 +1,18 @@
-"""Jobs that are not due yet: from the topic of delays into a timeline, and from it to their team.
+"""Delayed jobs: from the topic of delays into a timeline, and from it to their team.
 
-They come from a connector with `after`, or are retries whose backoff is long. A delayed job that is
+They come from a connector with `after`, or are retries with a long backoff. A delayed job that is
 cancelled is moved to now, so that its team ends it (`cancelling`); one that reaches the timeline
-behind its cancel, while another courier carries, is ended when it is due.
+after its cancel, while another courier is at work, is ended when it is due.
 
     topic of delays ─ fill ─► timeline ─ due ─ deliver ─► input topic of the team
 
-Promise: a job reaches its team not before it is due, and once as far as the team can see.
+Promise: a job does not reach its team before it is due, and takes effect there once.
 Survives: a crash at any step. A position is committed after its jobs are in the timeline, and a
 message leaves the timeline after its job is acknowledged; so a step may happen twice, but is never
 left out. A job that is scheduled twice has one key in the timeline; the team drops a job that is
-delivered twice as a repetition (T4). Whatever ends the carrying is logged, and it begins again
-after a pause; `failure` says so meanwhile. A record that is no delayed job is logged with its place
-and left behind, where the topic's retention keeps it.
+delivered twice as a repetition (T4). Any error of the courier is logged, and it restarts after a
+pause; `failure` reports it meanwhile. A record that is not a delayed job is logged with its place
+and skipped; the topic's retention keeps it.
 
 Not here: the clock. The timeline decides what is due.
 """

@@ -1,19 +1,20 @@
 """The engine of a pipeline: one Spark job whose tasks serve all partitions of all its teams.
 
     driver                                    tasks, one for each slot of Spark
-    who serves what (`Lease`)  ──────────►    partitions: jobs in, outcomes out (`serving`)
+    which task serves what (`Lease`) ────►    partitions: jobs in, outcomes out (`serving`)
     positions of the snapshots ◄── broker ◄── snapshots
 
 The driver that runs it is the teams' master. It hands out partitions, watches, and restarts what
-fails; no job passes through it. What is done is in the topics and in the groups of snapshots, so
+fails; no job passes through it. All results are in the topics and in the groups of snapshots, so
 another driver with the same checkpoint continues where this one was killed (`chain` says why
-nothing is lost or doubled; `master` says who may run). The checkpoint holds what names the chains.
+nothing is lost or doubled; `master` says which driver may run). The checkpoint holds what names the
+chains.
 
 The tasks run until they are ended: by `stop`, or because there is more to hand out, when an input
-topic has grown or Spark has other slots than before, or fewer than it says. Tasks that fail are
-restarted after a pause, because most failures are transient: a broker restarts, an executor is
-lost. `TeamProgress` reports failures, and after `FAILURES_MAX` of them without any progress in
-between the engine ends.
+topic has grown, the number of Spark's slots has changed, or Spark runs fewer tasks at once than it
+reports. Tasks that fail are restarted after a pause, because most failures are transient: a broker
+restarts, an executor is lost. `TeamProgress` reports failures, and after `FAILURES_MAX` of them
+without any progress in between the engine ends.
 """
 
 import random

@@ -1,19 +1,19 @@
-"""A job as a record: the key is its id, the value its payload, headers hold the rest.
+"""A job as a record: the key is its id, the value its payload, headers hold the rest; pure.
 
-    key      the job id, in UTF-8; equal ids share a partition, which is what T4 rests on. Bytes of
-             a foreign key that are not UTF-8 are lone surrogates in the id (`surrogateescape`), so
+    key      the job id, in UTF-8; equal ids share a partition, on which T4 depends. Bytes of a
+             foreign key that are not UTF-8 are lone surrogates in the id (`surrogateescape`), so
              every key has its own id and comes out unchanged
     value    the payload, in the codec of the team that reads it
     headers  dovetail-parent      the job that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
              dovetail-not-before  milliseconds since the epoch before which it is not due
-             dovetail-since       milliseconds since the epoch at which it was put off
+             dovetail-since       milliseconds since the epoch at which it was postponed
              dovetail-item        `number/count/time`: one of the items of a job that are gathered
                                   until that time, in milliseconds since the epoch
              dovetail-to          on the topic of delays: the input topic that it goes to
              traceparent          as in W3C Trace Context; see `dovetail.tracing`
 
-Headers that say nothing are left out: a plain job costs no byte more than its key and value. A
+Headers without information are left out: a plain job costs no byte more than its key and value. A
 record without a key, from a producer that knows no job ids, gets its place in the log as its id,
 which is the same whenever it is read.
 """

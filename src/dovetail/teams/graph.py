@@ -1,8 +1,8 @@
-"""A pipeline: teams and their connectors, checked when it is built, before anything runs.
+"""A pipeline: teams and their connectors, checked when it is built, before anything runs; pure.
 
-It refuses, with the names in question: a team that is connected but not listed, two teams of one
-name, two that share a topic, a cycle that nobody named, a team that would get one id twice (it
-would drop the second as a repetition), and results that do not fit the next function.
+It refuses, by name: a team that is connected but not listed, two teams with one name, two that
+share a topic, a cycle without a name, a team that would get one id twice (it would drop the second
+as a repetition), and results that do not fit the next function.
 
 `stages` is the pipeline as it travels to workers: frozen, with names of topics instead of teams.
 """

@@ -4,21 +4,21 @@
     starts Spark,         starts the engine from     stops the engine
     warms it up           the shared checkpoint
 
-An election decides who may try (`dovetail.election`: majority, bully, or the coordination service).
-Who succeeds is decided where things are stored: the broker stores one outcome for each job, whoever
-works on it (`chain`), and a task of a term below one that has committed does not begin. So an old
-master that wakes up can neither repeat nor contradict what its successor did.
+An election decides which driver may try (`dovetail.election`: majority, bully, or the coordination
+service). The broker decides which one succeeds: it stores one outcome for each job, whichever
+master works on it (`chain`), and a task of a term below one that has committed does not begin. So
+an old master that wakes up can neither repeat nor contradict what its successor did.
 
-A driver whose Spark has ended, or does not let it stop its tasks, ends: another one leads.
+A driver whose Spark has ended, or does not let it stop its tasks, ends; another one then leads.
 
-A standby has its Spark session started and runs a small query on it again and again, so that Python
-workers are forked, modules imported and classes loaded. Once is not enough: Spark ends Python
-workers that were idle for a minute. It takes part in the election before it is warm: on a full
-cluster that query waits for the slots of the very master that it may have to replace.
+A standby has started its Spark session and repeats a small query on it, so that Python workers are
+forked, modules imported and classes loaded. Once is not enough: Spark ends Python workers that were
+idle for a minute. It takes part in the election before it is warm: on a full cluster that query
+waits for the slots of the very master that it may have to replace.
 
 With `masters="team"` a driver is all this for each team: one election, one engine, one term each,
-in one log and on one port. The drivers of a pipeline then share its teams; one that is lost, or a
-team that fails again and again, leaves the other teams where they are.
+in one log and on one port. The drivers of a pipeline then share its teams; a driver that is lost,
+or a team that fails again and again, leaves the other teams where they are.
 """
 
 import asyncio

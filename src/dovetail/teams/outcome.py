@@ -1,14 +1,14 @@
-"""How a job ends: with a result, as a dead letter that says why, or cancelled; or not yet.
+"""How a job ends: with a result, as a dead letter with the reason, or cancelled; or is postponed.
 
     result        key: the id; value: the result in the team's codec; headers: parent, traceparent
     dead letter   key: the id; value: the payload as it came, so that copying it back is a replay;
                   headers: kind, reason, traceback, attempts, and those of the job
-    cancelled     on the results topic: a failure mark as of a dead letter, which there is none of
+    cancelled     on the results topic: a failure mark like a dead letter's, without a dead letter
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
                   The job is tried again at that time; readers skip this record
 
 All are bounded: a reason or a traceback is cut, and left out where the payload fills a record. So a
-dead letter can always be written, whatever a function raised.
+dead letter can always be written, whatever a function raised. Pure.
 """
 
 from collections.abc import Iterable

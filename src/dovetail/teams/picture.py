@@ -1,4 +1,4 @@
-"""A pipeline as a picture: text for a terminal, SVG for a page. Pure.
+"""A pipeline as a picture: text for a terminal, SVG for a page; pure.
 
 Teams are in columns, each to the right of all that lead to it (edges that close a named cycle do
 not count). The SVG has no script and no reference, so any page can show it.

@@ -1,14 +1,14 @@
-"""How far the teams are, from what the broker reports. Pure.
+"""The position, lag and rate of each team, from what the broker reports; pure.
 
 A team's position is that of its last snapshots: everything before it has ended. Without asking a
-worker it gives the lag (the end of the input topic as the broker has it now, minus the position),
-the jobs done (how far the position has moved), and the rate (the same over the last seconds).
+worker it gives the lag (the current end of the input topic at the broker, minus the position), the
+jobs done (how far the position has moved), and the rate (the same over the last seconds).
 
-States of a team, and of the pipeline that it is in:
+States of a team, and of its pipeline:
 
     starting    its partitions are not served yet         running
-    working     there is something to do                  running
-    idle        there is nothing to do                    running
+    working     it has jobs                               running
+    idle        it has none                               running
     retrying    its tasks failed and are restarted        retrying
     failed      its tasks failed too often                failed
     standby     another driver may be the master          waiting for election

@@ -1,8 +1,8 @@
-"""The record in which a driver reports its pipeline, for the console and others to read. Pure.
+"""The record in which a driver reports its pipeline, for the console and others to read; pure.
 
 The record is on the topic `dovetail.pipelines`, under the pipeline's name as its key; a standby has
-a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of two drivers that both
-claim to lead, the one with the higher term does. If teams have masters of their own, every driver
+its own key, `<pipeline>#<driver>`. The newest record of a key counts; of two drivers that both
+claim to lead, the one with the higher term does. If teams have separate masters, every driver
 reports under its own key, and that rule holds for each team.
 """
 

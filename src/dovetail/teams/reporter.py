@@ -1,9 +1,9 @@
-"""Reports the progress of a driver: to its metrics, to whoever watches, and to the cluster.
+"""Reports the progress of a driver: to its metrics, to watchers, and to the cluster.
 
-A thread of its own looks once a second. It never delays the teams, and an unreachable broker costs
-only reports: what matters is in the checkpoint.
+Its thread runs once a second. It never delays the teams, and an unreachable broker costs only
+reports: what matters is in the checkpoint.
 
-Not here: what a report says (`report`, `progress`). `leads` and `stands_by` say who leads.
+Not here: what a report says (`report`, `progress`). `leads` and `stands_by` report who leads.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The job of Spark that an engine runs: its tasks serve partitions until they are ended."""
+"""The Spark job of an engine: its tasks serve partitions until they are ended."""
 
 import time
 from contextlib import suppress

@@ -1,9 +1,9 @@
-"""Does the result of one function fit the payload of the next, as far as their annotations say?
+"""Whether the result of one function fits the payload of the next, as far as annotations say; pure.
 
-Only what is surely wrong is refused, such as `list[int]` into `str`; `Any`, a missing annotation or
-a type that we do not understand fits. Payloads travel as data, so a dataclass, a TypedDict or a
-msgspec struct fits where a dict is wanted, and the other way round: the decoder checks the fields
-when a payload comes.
+Only certain mismatches are refused, such as `list[int]` into `str`; `Any`, a missing annotation or
+a type that this module does not understand fits. Payloads travel as data, so a dataclass, a
+TypedDict or a msgspec struct fits where a dict is wanted, and vice versa: the decoder checks the
+fields of each payload.
 """
 
 import dataclasses

@@ -1,11 +1,11 @@
-"""The chain: exactly one outcome for each job, whoever works on a partition and however many do.
+"""The chain: exactly one outcome for each job, however many attempts serve a partition; pure.
 
 An *attempt* works through one input partition of a team, from a snapshot on, with an open end. Any
 number of attempts may do so at the same time: a master that was paused wakes up, a task is started
 early, Spark runs one twice. They share a producer id, a constant epoch, and for each output
 partition one count of sequence numbers that never starts again, modulo 2^31: the *chain*. A broker
 stores a batch of the chain only if its number follows the last one there. That is a compare-and-set
-on the output partition, and all that attempts know of each other is what they read there.
+on the output partition, and attempts know of each other only what they read there.
 
 Promise: each job has one outcome on the results topic, and what follows from it (jobs of other
 teams, a dead letter, the job's next life) is stored once and follows from the *stored* outcome.
@@ -23,19 +23,19 @@ The rules, by the numbers of the model (docs/teams.md):
 - *View* (2, 3). Reading an output partition from its snapshot on to the high watermark makes its
   view; each batch of the chain must follow the one before, else `ChainBroken`. No outcome is
   written before the views of all results partitions are read.
-- *Write* (4). One unverified batch for a partition. Outcomes that the view does not have; and
-  follow-ups of outcomes that it has.
-- *Verify* (5, 6). An answer only says how far to read: success means nothing before the batch was
+- *Write* (4). At most one unverified batch for a partition: outcomes that the view does not have,
+  and follow-ups of outcomes that it has.
+- *Verify* (5, 6). An answer only says how far to read: success means nothing until the batch was
   read back. If it lies there byte for byte, its rows are in the view. Otherwise, as after a refusal
-  or silence, the view is read on; a row that another attempt stored counts, whatever it says, and
-  the own one is dropped; what is not there is sent again under the next number.
+  or silence, the view is read on. A row that another attempt stored counts, whatever it says, and
+  our own is dropped; what is not there is sent again under the next number.
 - *Position* (7). The lowest job whose outcome and follow-ups are not all in the view.
 - *Snapshot* (8). For each output partition the first batch that holds a row of a job at or above
   the position, own or another's; else how far it was read. Rows are forgotten below it only.
 - *Age* (13). Nothing is sent more than `AGE_S_MAX` after the partition was last read to its end, on
   a clock that counts suspension; so no attempt meets a broker that forgot the producer.
 
-Not here: sockets and clocks (`lane`, `serving`), what a snapshot looks like (`snapshot`), and which
+Not here: sockets and clocks (`lane`, `serving`), the form of a snapshot (`snapshot`), and which
 partition a row goes to. That must be a function of the stored outcome and of what the chain was
 created with: the number of results partitions is in the checkpoint, the numbers of partitions of
 other topics are in the outcome's header.

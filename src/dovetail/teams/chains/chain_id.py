@@ -1,12 +1,12 @@
-"""What names the chain of a team: an id in the checkpoint, which all masters share.
+"""The id of a team's chain, in the checkpoint, which all masters share.
 
 The first master creates it, together with the number of results partitions: a job's outcome has one
-place, as long as the chain lives, also when the results topic grows. On a local file system a hard
-link decides who was first; on others, renaming onto a file that exists is refused.
+place, as long as the chain lives, even when the results topic grows. On a local file system a hard
+link decides who was first; on others, renaming onto an existing file is refused.
 
-Beside it lies a copy of a snapshot of each partition. Brokers forget positions of groups that
-nobody uses for some days; a chain goes on from any older snapshot that was true, and never from
-nothing.
+Beside it lies a copy of a snapshot of each partition. Brokers forget positions of groups that were
+not used for some days; a chain continues from any older snapshot that was true, and never without
+one.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
-"""The lane of one output partition: does what its chain asks for, one request at a time.
+"""The lane of one output partition: performs its chain's requests, one at a time.
 
-A lane waits for nobody: `step` is called when its socket has an answer or its time has come. What
-can pass (a leader that moved, a broker that restarts, silence) is told to the chain as a refusal,
-which reads the partition back before it sends anything again; pauses between tries grow.
+A lane never blocks: `step` is called when its socket has an answer or its time has come. It reports
+a transient failure (a leader that moved, a broker that restarts, silence) to the chain as a
+refusal, and the chain reads the partition back before it sends anything again; pauses between tries
+grow.
 
 Not here: what to write and what an answer means. `chain` decides both.
 """

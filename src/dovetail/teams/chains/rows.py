@@ -1,12 +1,12 @@
-"""Rows of a chain: the records that one attempt writes and another one finds, as batches. Pure.
+"""Rows of a chain: the records that one attempt writes and another finds, as batches; pure.
 
 A row belongs to a job and has a name: `""` is the job's outcome, `>0`, `>1`, ... are the jobs that
 follow from it, `!` is a dead letter, `~` the job's next life, `+` its end as an item. Place and
 name together are the row's id, in the header `dovetail-id`: `<input partition>-<offset of the
-job><name>`. An attempt that reads a row back knows from its id which job it belongs to, whoever
-wrote it.
+job><name>`. An attempt that reads a row back knows from its id which job it belongs to, whichever
+attempt wrote it.
 
-A row is encoded by the compiled encoder of Spark's tables, whole batches at a time.
+The compiled encoder of Spark's tables encodes rows, whole batches at a time.
 """
 
 import re

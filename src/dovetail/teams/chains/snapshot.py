@@ -1,16 +1,16 @@
-"""Snapshots of a chain: where an attempt begins to read, committed to a group of its own. Pure.
+"""Snapshots of a chain: where an attempt begins to read, committed to its own group; pure.
 
     (input topic, partition)   position p                  metadata  `term=… own=… note=…`
     (output topic, number)     offset o of the view        metadata  `n=… for=… begin=… at=…`
 
 Every entry is true by itself: from offset `o` on, all rows of jobs at or above `for` are found in
-that output partition, and the first batch of the chain there has the number `n`. So an entry is of
-use if `for` is not above the position p that stands beside it; else its partition is read from
+that output partition, and the first batch of the chain there has the number `n`. So an entry is
+usable if its `for` is not above the position p stored beside it; else its partition is read from
 `begin`, where the chain began, with number 0. A snapshot therefore needs be neither atomic nor
 complete, and one that arrives late, from an attempt that slept, only makes the next one read more.
 
-`at` is when the entry was last known to be true: after a day, records that retention has removed
-behind it may be missed, and an attempt that finds a hole must not go on by itself.
+`at` is when the entry was last known to be true: after a day, records behind it may have been
+removed by retention, and an attempt that finds a hole must not continue by itself.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The front end: jobs in, outcomes out, from plain Python without Spark.
 
-frontend.py        submit jobs, ask for a result, read outcomes
-submitted.py       a job that is stored: its id and its place
+frontend.py        submits jobs, asks for a result, reads outcomes
+submitted.py       a stored job: its id and its place
 repetition.py      whether a submitted job repeats an earlier one
-outcome_reader.py  reads outcomes from where they must begin, and on
+outcome_reader.py  reads outcomes from the right place on
 """

@@ -1,6 +1,6 @@
-"""Reads topics without a group: outcomes from where they must begin, and windows of jobs.
+"""Reads topics without a group: outcomes from the right place on, and windows of jobs.
 
-Where outcomes begin: at the ends that were noted before a job was submitted, or at a time. Results
+Outcomes are read from the ends that were noted before a job was submitted, or from a time. Results
 carry the time of the worker that wrote them, so a search by time begins `CLOCKS_MS` earlier: the
 clocks of workers and brokers may differ by that much, and nothing is missed.
 """

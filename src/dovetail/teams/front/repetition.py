@@ -1,12 +1,12 @@
-"""Whether a submitted job repeats an earlier one: the rule of `seen`, asked for one id.
+"""Whether a submitted job repeats an earlier one: the rule of `seen`, applied to one id.
 
 A record is a repetition if an earlier record of its partition has the same identity and a time
 later than its own minus the time to live. The earlier one may be a repetition itself, so the search
-goes back from one to the next until nothing is found in a whole time to live: that one was
-accepted, and outcomes of the id are not older than it.
+goes back from one to the next until a whole time to live has none: that one was accepted, and
+outcomes of the id are not older than it.
 
-A team reads its whole partition and remembers (`seen_log`). This reads a window of the partition
-for a single id, and needs neither Arrow nor memory.
+A team reads its whole partition and remembers (`seen_log`). This module reads a window of the
+partition for a single id, and needs neither Arrow nor memory.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""A job that is stored: its id, and the place of its record."""
+"""A stored job: its id, and the place of its record."""
 
 from typing import Self
 

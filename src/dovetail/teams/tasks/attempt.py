@@ -1,10 +1,10 @@
-"""An attempt at a partition: its chain, the lanes of that, and snapshots.
+"""An attempt at a partition: its chain, the chain's lanes, and snapshots.
 
-What is done with the jobs of the partition is up to the two kinds of attempts: a team runs its
+What happens to the jobs of the partition is up to the two kinds of attempts: a team runs its
 function (`serving`), a gathering waits until the items of a job are complete (`gathering`).
 
-Nothing here waits: `filenos` and `due_s` say what to wait for, and `step` goes on. Only beginning
-asks the broker and waits for its answers.
+Nothing here blocks: `filenos` and `due_s` say what to wait for, and `step` continues. Only the
+beginning asks the broker and waits for its answers.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The cancels of a pipeline as one task reads them: all that there are, and then as they come."""
+"""Follows the cancels of a pipeline for one task: first all that exist, then new ones."""
 
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.spark.fetching import Fetched, fetch

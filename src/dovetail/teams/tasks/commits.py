@@ -1,7 +1,7 @@
 """Commits the snapshots of one partition without waiting for the answer.
 
 A commit waits for the disk of a broker, and everything else in its task would wait with it. One is
-on its way at a time. What goes wrong costs one snapshot: the next one says the same and more.
+in flight at a time. A failure costs one snapshot: the next one says the same and more.
 """
 
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Which task serves which partitions. Pure."""
+"""Which task serves which partitions; pure."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Serving one partition of a gathering: ends of items in, one job for each group out.
+"""Serves one partition of a gathering: ends of items in, one job for each group out.
 
 `gathers` decides which ends make a group and when it is closed; the chain stores its row once. No
 code of the user runs here.

@@ -1,12 +1,12 @@
-"""Gathering: when the items of a job are complete, and what becomes of them. Pure.
+"""Gathering: when the items of a job are complete, and what becomes of them; pure.
 
 The ends of all items of a job lie in one partition, because its id is their key, and with them an
-opening, which the spray itself wrote. Each says which one it is, how many there are, and until when
-they are waited for; so all of this is a function of the log:
+opening, which the spray itself wrote. Each gives its number, the count of items, and the time until
+which they are awaited; so all of this is a function of the log:
 
-- An end counts if the broker stored it by then; later ones are left out, whoever reads them.
-- A group is complete when its opening and all its numbers are there. It is over when all that was
-  stored by its time has been read: a read that was asked for `SLACK_MS` later came to the end of
+- An end counts if the broker stored it by then; later ones are left out by every reader.
+- A group is complete when its opening and all its numbers have arrived. It is over when everything
+  stored by its time has been read: a read that was requested `SLACK_MS` later came to the end of
   the partition.
 - The group's row has the offset of its last end that counts, in place of a job's. All ends of a
   group are held until that row is in the chain's view, and then they end together (`chain`).
@@ -14,12 +14,12 @@ they are waited for; so all of this is a function of the log:
 So two attempts make the same of a group, however they overlap, and one that begins behind some of
 its ends finds the row at the last of them: a position never lies between that one and its row.
 
-    a group    open ─ the last number is there, or its time is over ─► closed ─ its row is in the
+    a group    open ─ the last number arrives, or its time is over ─► closed ─ its row is in the
                view, own or another's ─► ended, with all that it holds
 
 `SLACK_MS` is how far the clocks of brokers and tasks may be apart. Beyond that a late item could be
-taken for a group of its own; the next team then drops what is made of it as a repetition. If
-nothing of a group can be stored in time, opening and ends, nothing is gathered.
+taken for a separate group; the next team then drops its job as a repetition. If nothing of a group
+can be stored in time, opening and ends, nothing is gathered.
 """
 
 from dataclasses import dataclass, field

@@ -5,8 +5,8 @@ slots, and every partition is in one of them. So fewer slots than partitions sti
 at the same time, and a partition without jobs costs a request a second and no slot.
 
 One thread waits for everything: brokers, workers, timers. A task ends when Spark kills it, when its
-parent is gone, or with the error of the partition that failed. Whoever comes next begins from the
-snapshots; two tasks that serve one partition at the same time harm nothing (`chain`).
+parent is gone, or with the error of the partition that failed. Its successor begins from the
+snapshots; two tasks that serve one partition at the same time do no harm (`chain`).
 """
 
 import gc

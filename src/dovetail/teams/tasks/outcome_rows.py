@@ -1,10 +1,10 @@
-"""Outcomes as rows of a chain, and what follows from them. Pure.
+"""Outcomes as rows of a chain, and what follows from them; pure.
 
 The outcome of a job goes to the results topic: a result, a failure mark without a value, or a mark
 that the job is tried again later. What follows goes to other topics: a dead letter, the job's next
 life, jobs of other teams. All of it is a function of the stored outcome and of the input record, so
-every attempt makes the same of it. That includes the partition: an outcome says in a header how
-many partitions the topics have to which its follow-ups go, so that a topic that grows meanwhile
+every attempt makes the same of it. That includes the partition: a header of the outcome has the
+number of partitions of each topic that its follow-ups go to, so that a topic that grows meanwhile
 does not lead one of them to a second place.
 """
 

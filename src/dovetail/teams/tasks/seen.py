@@ -1,4 +1,4 @@
-"""Which jobs came before: the ids of one partition of an input topic, for a time to live.
+"""Which jobs came before: the ids of one partition of an input topic, for a time to live; pure.
 
 Promise: a record is a repetition exactly if an earlier record of its partition has the same
 identity and a time later than its own minus the time to live. That is a function of the log alone:

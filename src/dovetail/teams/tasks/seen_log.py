@@ -1,8 +1,7 @@
 """Which records of an input partition are repetitions, read from the log where memory lacks them.
 
-An attempt that begins reads the time to live before its first record once; from then on every
-record passes by here. What `seen` promises is a function of the log, so each attempt finds the
-same answer.
+A new attempt reads the time to live before its first record once; from then on every record passes
+through here. The promise of `seen` is a function of the log, so each attempt finds the same answer.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Serving one partition of a team: jobs in, outcomes out, as each of them ends.
+"""Serves one partition of a team: jobs in, outcomes out, as each of them ends.
 
     input partition ─ polled ─► without repetitions ─► crew ─► chain ─► lanes ─► output partitions
                                   `seen_log`                     │
@@ -6,8 +6,8 @@
 
 The chain decides what is written, the crew runs functions, lanes talk to brokers; this joins them.
 
-Jobs in hand are bounded, in number and bytes. A job that takes long holds none of the others up:
-they end, and their outcomes are seen; only the position stays behind it, up to `HELD_BACK_MAX`.
+Jobs in hand are bounded, in number and bytes. A job that takes long does not delay the others: they
+end, and their outcomes are visible; only the position stays behind it, up to `HELD_BACK_MAX`.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""The tail of a partition: read on and on, one request at a time, without waiting for it.
+"""Follows a partition: one request at a time, without blocking.
 
-What can pass (a leader that moved, a broker that restarts, silence) is tried again after a pause;
-what does not pass in the client's time is raised.
+A transient failure (a leader that moved, a broker that restarts, silence) is retried after a pause;
+one that does not pass in the client's time is raised.
 """
 
 from dovetail.errors import Unavailable

@@ -1,15 +1,15 @@
 """An archive with all that a pipeline needs on machines that have only Python, Arrow and Spark.
 
-What is in it is what an import of the pipeline loads, in a new interpreter beside the modules of a
-team's task: code of your own with the whole of its top-level packages, Dovetail with its compiled
-decoder, and the libraries of both with what they require. Left out is what Spark's own machines
-have for PySpark: PySpark, Arrow, pandas, and what these require.
+It contains what an import of the pipeline loads, in a new interpreter, and the modules of a team's
+task: your own code with its whole top-level packages, Dovetail with its compiled decoder, and the
+libraries of both with their requirements. It leaves out what Spark's own machines have for PySpark:
+PySpark, Arrow, pandas, and what these require.
 
 Spark unpacks the archive beside each executor (`spark.archives`), and `PYTHONPATH` leads into it. A
 zip on the path (`--py-files`) would not do: Python cannot load a compiled module from a zip.
 
 Compiled code is for one version of Python on one kind of machine: build the archive with a Python
-like that of the executors. The same files give the same bytes, so an archive can be compared.
+like that of the executors. The same files give the same bytes, so archives can be compared.
 """
 
 import gzip

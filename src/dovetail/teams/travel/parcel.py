@@ -1,9 +1,9 @@
 """What the driver sends to its tasks: functions and all that belongs to them, as bytes.
 
-Promise: what cannot travel is told at once, with its reason, and is not tried again and again. The
-driver refuses what cannot be pickled, and names what the function holds. A task that cannot load
-what came raises `CannotTravel`, which says what the Python there lacks; the engine recognises that
-in the error of Spark (`lasting_reason`), whose own message is a page of Java.
+Promise: what cannot travel is reported at once, with its reason, and not retried. The driver
+refuses what cannot be pickled, and names what the function holds. A task that cannot load its
+parcel raises `CannotTravel`, which says what the Python there lacks; the engine recognises that in
+Spark's error (`lasting_reason`), whose own message is a page of Java.
 """
 
 import inspect

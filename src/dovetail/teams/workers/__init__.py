@@ -1,9 +1,9 @@
-"""Functions in processes of their own: what one of them does costs no other job anything.
+"""Functions in child processes: what one of them does costs no other job anything.
 
-crew.py           the processes of a partition: which has what, and what became of it
+crew.py           the processes of a partition: their jobs, and their ends
 plan.py           which jobs a worker gets next, and when each has ended                pure
 allowance.py      how many jobs of a team may begin now                                 pure
 worker.py         a child process that runs the function, as its parent sees it
 worker_child.py   inside that process
-worker_report.py  what both tell each other
+worker_report.py  the messages between both
 """

@@ -1,11 +1,11 @@
-"""How many jobs of a team may begin now: its rate, and how many run at once. Pure.
+"""How many jobs of a team may begin now: its rate, and how many run at once; pure.
 
-All partitions of a team that has such a limit are served by one task (`engine`), and share one
-allowance; so the limit holds across all its workers, without anybody to ask. While two tasks serve
-the team, because one was lost and is not dead, each keeps to the limit by itself.
+One task serves all partitions of a team that has such a limit (`engine`), and they share one
+allowance; so the limit holds across all its workers without a further request. While two tasks
+serve the team, because one was lost but is not dead, each keeps to the limit by itself.
 
-The rate is a bucket of tokens: what was not used is kept for a tenth of a second, so that jobs
-which come in bursts are spread; a task that begins anew begins with one.
+The rate is a bucket of tokens: unused tokens are kept for a tenth of a second, so that bursts of
+jobs are spread; a new task begins with one.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The crew of a partition: processes that run a team's function, each job for itself.
 
-Promise: every job that is added ends or is postponed once, whatever the function does, and holds up
+Promise: every job that is added ends or is postponed once, whatever the function does, and delays
 no other. A function that raises, hangs, leaves the process, or fills the memory costs its own job
 an attempt; its neighbours may be started again, but never lose an attempt.
 
@@ -10,10 +10,10 @@ that run several at once are timed inside the child; if the child goes silent al
 killed as well. A child that dies closes its pipe. `plan` decides which jobs are given again, and
 whose attempt counts.
 
-A job that takes long keeps its own process and nobody else: what waits behind it in its pipe is
-taken back, and while all of a crew's `size` workers are busy with such jobs, the crew has more, up
-to `WORKERS_MAX` if the machine has memory for them. A team's `running_max` is a hard limit. Idle
-ones beyond its size end after a while.
+A job that takes long occupies only its own process: the jobs behind it in its pipe are taken back,
+and while all of a crew's `size` workers are busy with such jobs, the crew has more, up to
+`WORKERS_MAX` if the machine has memory for them. A team's `running_max` is a hard limit. Idle
+workers beyond its size end after a while.
 
 The caller waits for `filenos` and calls `step`; nothing here blocks.
 """

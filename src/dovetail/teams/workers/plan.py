@@ -1,6 +1,6 @@
-"""Which jobs a worker gets next, and when each has ended.
+"""Which jobs a worker gets next, and when each has ended; pure.
 
-Pure: events in, decisions out; time and chance are arguments. `crew` acts on the decisions.
+Events in, decisions out; time and chance are arguments. `crew` acts on the decisions.
 
     waiting ──take──► given ──done──────────────────────────► ended
        ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
@@ -13,9 +13,9 @@ Pure: events in, decisions out; time and chance are arguments. `crew` acts on th
        └───────────────────────────────────────────────────────────────────────────────────┘
 
 Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-including those of its former lives. A job whose backoff is long is postponed: `delays` brings it
-back when the backoff is over. A job pays only for itself: if a worker
-dies while it runs several jobs, each of them is given again alone, and then there is no doubt.
+including those of its former lives. A job with a long backoff is postponed: `delays` brings it back
+when the backoff is over. A job pays only for itself: if a worker dies while it runs several jobs,
+each of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque

@@ -1,14 +1,15 @@
 """A worker: a child process that runs a team's function, as its parent sees it.
 
-The child is forked: a copy of this process costs milliseconds, where a new interpreter costs half a
-second. So the process that has workers must have no threads that hold locks; a Python worker of
-Spark has none.
+The child is forked: a copy of this process costs milliseconds, a new interpreter half a second. So
+the process that has workers must have no threads that hold locks; a Python worker of Spark has
+none.
 
-It leads a process group, and what its functions start is in that, unless it leaves it. The group
-ends with the child, so a function that is cancelled or overdue leaves no program behind.
+The child leads a process group, and programs that its functions start are in that group, unless
+they leave it. The group ends with the child, so a function that is cancelled or overdue leaves no
+program behind.
 
-A shared page says what the child is doing, also when it is stuck or dead: which jobs are begun, and
-since when the current one runs (`worker_report`).
+A shared page shows what the child is doing, even when it is stuck or dead: which jobs are begun,
+and since when the current one runs (`worker_report`).
 
 Not here: which jobs it gets and what its end means. `crew` decides both.
 """

@@ -1,8 +1,8 @@
 """Inside a worker's process: jobs come in, outcomes go out, the user's code runs in between.
 
 All of the user's code runs here: decoding into its types, the function, conditions, transforms. The
-process may be killed at any moment; only the jobs that are running are lost. `worker_report` has
-what is said to the parent, and how.
+process may be killed at any moment; only the running jobs are lost. `worker_report` has the
+messages to the parent.
 """
 
 import asyncio

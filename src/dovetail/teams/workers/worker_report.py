@@ -1,4 +1,4 @@
-"""What a worker's process and its parent tell each other.
+"""The messages between a worker's process and its parent.
 
     frames in    [[number, slot, key, payload, traceparent, stored, attempt, headers], ...]
                                                                               one chunk of jobs
@@ -6,15 +6,15 @@
     frames out   [[number, result, [[target, key, payload, ms, item], ...]], ...]     results,
                                            followed by the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
-                 [[number, "progress", part, text]]                how far a job is that runs
+                 [[number, "progress", part, text]]                the progress of a running job
                  [[-1, "retire"]]                                  gives this process no more jobs
                  [[-1, "unready", reason]]                         its set-up has failed; it ends
     shared page  by slot, which jobs are begun, ended and cancelled, and since when the current one
-                 runs: what is left to read when this process is dead or stuck
+                 runs: readable when this process is dead or stuck
 
 A frame is its length (4 bytes) and MessagePack. Outcomes are sent after two milliseconds or a
-quarter of a megabyte, so that a function of ten microseconds does not pay for a system call, and
-the outcome of a slow one is sent at once.
+quarter of a megabyte, so that a function of ten microseconds does not pay for a system call; the
+outcome of a slow one is sent at once.
 
 A job that is `stored` has a result already, from an attempt that died: its payload is that result,
 the function does not run, and what follows from it is made again.
