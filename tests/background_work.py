@@ -69,6 +69,7 @@ LASTING = {
     "log/transactions/timer": Place.NODE,
     "membership/lease": Place.NODE,
     "membership/loss": Place.NODE,
+    "node/history": Place.NODE,
     "node/number": Place.NODE,
     "node/sentry": Place.NODE,
     "node/suppressed-lines": Place.NODE,

@@ -5,6 +5,7 @@ cannot disagree. Answers are frozen structs, which the console encodes as they a
 
     attention.py   what needs attention, from facts                                  pure
     facts.py       facts for it, as a client of the cluster sees them
+    charts.py      the last hour in equal steps, from what a node keeps             pure
     kafka.py       the client: connects, asks, turns errors into ours; metadata: brokers and leaders
     topics.py      list, describe, create, alter and delete topics
     compaction.py  how far compacted topics are compacted

@@ -17,7 +17,8 @@ A new page begins with its noun: an `Endpoint` in `nouns`, a kind of document in
 `static/app/router.js` and a module in `static/app/pages`. The answers themselves come from `admin`,
 which asks the cluster as any client does, so every broker's console answers for the whole cluster;
 what only the node itself knows comes from `node/insight.py`. Nothing in the node waits for the
-console, and without a reader nothing of it runs.
+console, and without a reader nothing of it runs; the last hour alone is kept by the node all the
+time (`node/history`).
 """
 
 from dovetail.console.desk import ServedNode

@@ -27,6 +27,7 @@ from dovetail.background import keep_task
 from dovetail.console.desk import Desk
 from dovetail.console.nouns.dead import DeadQuery, list_dead
 from dovetail.console.nouns.groups import GroupsQuery, list_groups, show_group
+from dovetail.console.nouns.history import HourQuery, show_group_hour, show_hour
 from dovetail.console.nouns.outbox import show_outbox
 from dovetail.console.nouns.overview import show_overview
 from dovetail.console.nouns.pipelines import list_pipelines, show_pipeline
@@ -97,8 +98,10 @@ KINDS = {
     "overview": _Kind(_document(show_overview), 2 * INTERVAL_S),
     "topics": _list(list_topics, TopicsQuery),
     "topic": _Kind(_one(show_topic, "topic"), named=True),
+    "history": _Kind(_document(show_hour, HourQuery()), SLOW_INTERVAL_S),
     "groups": _list(list_groups, GroupsQuery),
     "group": _Kind(_one(show_group, "group"), named=True),
+    "lag": _Kind(_one(show_group_hour, "group"), SLOW_INTERVAL_S, named=True),
     "timelines": _Kind(_document(list_timelines)),
     "timeline": _Kind(_one(show_timeline, "timeline"), named=True),
     "dead": _Kind(_document(list_dead, DeadQuery()), SLOW_INTERVAL_S),

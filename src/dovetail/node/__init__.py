@@ -15,6 +15,7 @@ cluster. They share one listener, one membership with its lease, and one prober 
     security.py    TLS, login and permissions, from the settings
     overseer.py    reports on the cluster
     due/           due records: a topic's records wait in a timeline until they are due
+    history/       the last hour in figures, in memory, for the console
     insight.py     what a node knows of its cluster, for the console
     sentry.py      ends the lease of a node whose process has died
     metrics.py     the metrics of a node

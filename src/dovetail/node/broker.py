@@ -7,7 +7,7 @@ may have to wait for enough storage nodes; they report that they wait, and conti
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -15,6 +15,7 @@ from dovetail.access import Quotas
 from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.coordination.membership import BROKER_ROLE, Member
 from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
 from dovetail.kafka.codec.subscription import ConsumerFormats, topics_of
 from dovetail.kafka.handlers import Backend, BrokerAddress, Told
@@ -270,6 +271,15 @@ class Broker:
             for ledger in partition.open_ledgers:
                 for number in present & ledger.writer.down:
                     ledger.writer.node_back(number)
+
+
+def brokers_among(members: Iterable[Member]) -> dict[int, BrokerAddress]:
+    """The brokers among nodes, with the addresses that clients get."""
+    return {
+        member.node_id: BrokerAddress(member.node_id, member.host, member.port, member.rack or None)
+        for member in members
+        if BROKER_ROLE in member.roles
+    }
 
 
 def _defaults(settings: LogSettings) -> TopicConfig:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,13 @@ from dovetail.storage.repair.scrubber import Scrubber
 from dovetail.storage.repair.upkeep import StorageUpkeep
 
 _log = get_logger("node")
+
+
+def raise_file_limit() -> None:
+    """Takes as many file handles as the system allows: each connection and segment needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def open_store(folder: Path, settings: StorageSettings) -> LedgerStore:

@@ -17,14 +17,16 @@ from dovetail.coordination.membership import (
     Membership,
     MissingNode,
 )
-from dovetail.errors import Unavailable
+from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.log.ends.held import Ends
 from dovetail.log.ends.seen import TopicEnds
+from dovetail.log.groups.types import GroupId
 from dovetail.log.owners import Place
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicRecord
 from dovetail.log.topic_settings import CONFIG_KEYS
 from dovetail.node.broker import Broker
+from dovetail.node.history import History
 from dovetail.node.security import OwnWay
 from dovetail.storage.chain import PartitionRecord
 from dovetail.storage.identity import Disks
@@ -93,6 +95,7 @@ class Insight:
         missing: Callable[[], list[MissingNode]],
         listener: str,
         own_way: OwnWay,
+        history: History,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
@@ -105,6 +108,7 @@ class Insight:
         self.missing = missing
         self.listener = listener
         self.own_way = own_way
+        self.history = history
         #: Gives messages of timelines to whoever asks by HTTP; None where none are served.
         self.receiver: Receiver | None = None
         #: Makes backups of what this node stores; None on a node that stores nothing.
@@ -124,24 +128,28 @@ class Insight:
         return self._membership.members()
 
     @property
-    def _log(self) -> Log:
+    def _served(self) -> Broker:
         if self._broker is None:
             others = [m.http for m in self.members().values() if BROKER_ROLE in m.roles and m.http]
             where = f"; ask {others[0]}" if others else ", and no broker is known now"
             raise Unavailable(
                 f"this node does not have the role 'broker' and serves no topics{where}"
             )
-        return self._broker.log
+        return self._broker
+
+    @property
+    def _log(self) -> Log:
+        return self._served.log
 
     def topics(self) -> list[TopicFacts]:
         """All topics by name. Raises `Unavailable` on a node that is not a broker."""
-        alive = self._alive()
+        alive = self.brokers()
         records = sorted(self._log.catalog.all(), key=lambda record: record.name)
         return [self._facts(record, alive) for record in records]
 
     def topic(self, name: str) -> TopicFacts:
         """Raises `TopicUnknown`, `Unavailable`."""
-        return self._facts(self._log.topic(name), self._alive())
+        return self._facts(self._log.topic(name), self.brokers())
 
     def settings(self, name: str) -> list[TopicSetting]:
         """The settings of a topic by name, defaults filled in. Raises `TopicUnknown`."""
@@ -151,12 +159,21 @@ class Insight:
             for key, value in sorted(self._log.config(record).as_strings().items())
         ]
 
-    def _alive(self) -> frozenset[int]:
+    def brokers(self) -> frozenset[int]:
+        """The brokers that hold their lease."""
         return frozenset(m.node_id for m in self.members().values() if BROKER_ROLE in m.roles)
+
+    def coordinator_of(self, group: str) -> int | None:
+        """The broker that coordinates a group; None while there is none. Raises `Unavailable`."""
+        try:
+            owner = self._served.groups.owner_of(GroupId(group))
+        except TopicUnknown:
+            return None
+        return owner if owner in self.brokers() else None
 
     async def partitions(self, name: str) -> list[PartitionFacts]:
         """Raises `TopicUnknown`, `Unavailable`."""
-        alive = self._alive()
+        alive = self.brokers()
         record = self._log.topic(name)
         chains = {chain.partition: chain for chain in await self._log.catalog.partitions(record.id)}
         return [
@@ -166,25 +183,22 @@ class Insight:
 
     async def look(self) -> None:
         """Learns what has changed in the partitions of the cluster. Raises `Unavailable`."""
-        log, alive = self._log, self._alive()
-        assert self._broker is not None
-        await self._broker.seen.look(alive)
+        log, alive = self._log, self.brokers()
+        await self._served.seen.look(alive)
         if len(self._known) > 2 * len(log.catalog.all()) + _SPARE:
             self._known.clear()
 
     def ends(self, topic: str) -> TopicEnds:
         """What a topic holds, as of the last `look`. Raises `TopicUnknown`, `Unavailable`."""
         record = self._log.catalog.topic(topic)
-        assert self._broker is not None
-        return self._broker.seen.topic(record)
+        return self._served.seen.topic(record)
 
     def partition_ends(self, topic: str) -> list[Ends | None]:
         """Of each partition, as of the last `look`; None if its owner is silent. Raises as
         `ends`."""
         record = self._log.catalog.topic(topic)
-        assert self._broker is not None
         return [
-            self._broker.seen.partition(Place(record.id, number))
+            self._served.seen.partition(Place(record.id, number))
             for number in range(record.partitions)
         ]
 

@@ -95,9 +95,13 @@ class Metrics:
         self._errors = self._counter(
             "dovetail_request_errors", "Error codes answered.", ["api", "code"]
         )
+        self._errors_answered = 0
         self._records = self._tally("dovetail_produced_records", "Records taken in.", "topic")
         self._produced_bytes = self._tally(
             "dovetail_produced_bytes", "Bytes of batches taken in.", "topic"
+        )
+        self._fetched_records = self._tally(
+            "dovetail_fetched_records", "Records given out, by their offsets.", "topic"
         )
         self._fetched_bytes = self._tally(
             "dovetail_fetched_bytes", "Bytes of batches given out.", "topic"
@@ -156,18 +160,35 @@ class Metrics:
 
     def error(self, api: str, code: str) -> None:
         self._errors.labels(api, code).inc()
+        self._errors_answered += 1
 
     def produced(self, topic: str, records: int, size: int) -> None:
         self._records.add(topic, records)
         self._produced_bytes.add(topic, size)
 
-    def fetched(self, topic: str, size: int) -> None:
+    def fetched(self, topic: str, records: int, size: int) -> None:
+        self._fetched_records.add(topic, records)
         self._fetched_bytes.add(topic, size)
 
     def forget_topic(self, topic: str) -> None:
         """A deleted topic's series go with it."""
-        for tally in (self._records, self._produced_bytes, self._fetched_bytes):
+        for tally in self._by_topic():
             tally.counts.pop(topic, None)
+
+    def _by_topic(self) -> tuple[Tally, ...]:
+        return (self._records, self._fetched_records, self._produced_bytes, self._fetched_bytes)
+
+    def totals(self) -> tuple[int, int, int, int, int]:
+        """Records in and out, bytes of batches in and out, and errors, so far."""
+        records_in, records_out, bytes_in, bytes_out = (
+            sum(tally.counts.values()) for tally in self._by_topic()
+        )
+        failures = int(self.failures._value.get())
+        return records_in, records_out, bytes_in, bytes_out, self._errors_answered + failures
+
+    def connections_now(self) -> int:
+        """Open connections of clients and other nodes."""
+        return int(self.connections._value.get())
 
     def moved(self, bytes_in: int, bytes_out: int) -> None:
         self._bytes_in.counts[""] += bytes_in

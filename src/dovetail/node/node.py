@@ -10,8 +10,7 @@ the requests in flight, and stops listening.
 import asyncio
 import gc
 import random
-import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +36,9 @@ from dovetail.log.ends.calls import EndsService
 from dovetail.log.share.brokers import ShareService
 from dovetail.log.transactions.brokers import TransactionService
 from dovetail.logging import get_logger
-from dovetail.node.broker import Broker
-from dovetail.node.disk import backups_of, open_store, scrub
+from dovetail.node.broker import Broker, brokers_among
+from dovetail.node.disk import backups_of, open_store, raise_file_limit, scrub
+from dovetail.node.history import History
 from dovetail.node.insight import Insight, missing_nodes
 from dovetail.node.letters import LetterTopics
 from dovetail.node.listener import Listener
@@ -104,6 +104,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._metrics = Metrics()
         self.registry = self._metrics.registry
+        self._history = History(self._metrics, self._clock)
         self._stack = AsyncExitStack()
 
         self._missing = ["starting"]
@@ -179,7 +180,7 @@ class Node:
 
     async def _start(self) -> Endpoints:
         settings = self._settings
-        _raise_file_limit()
+        raise_file_limit()
         data_dir = settings.node.data_dir
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -209,6 +210,7 @@ class Node:
             missing=lambda: missing_nodes(self._membership, self._disks, self._states),
             listener=str(settings.kafka.local_address(port_bound=port_bound)),
             own_way=self._security.own_way,
+            history=self._history,
         )
         self._offer_backups(insight, coordinator)
         prober = self._start_prober(insight, here.node_id)
@@ -239,12 +241,19 @@ class Node:
             self._broker.due.start(self._timelines)
             self._stack.push_async_callback(self._broker.due.stop)
 
-        # What lives now lives long: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        self._settle(insight)
         self._missing.clear()
         kafka = str(Address(settings.kafka.host, port_bound))
         return Endpoints(kafka=kafka, http=http_url, data_dir=data_dir)
+
+    def _settle(self, insight: Insight) -> None:
+        """Samples what serves from now on; what lives now lives long."""
+        self._history.start(self._broker, self._timelines, insight.brokers)
+        self._stack.push_async_callback(self._history.stop)
+
+        # The collector need not look at it again.
+        gc.collect()
+        gc.freeze()
 
     async def _open_disk(self, coordinator: Coordinator, folder: Path) -> None:
         """Opens this node's ledgers, if the disk is the one that is known under its number."""
@@ -444,10 +453,10 @@ class Node:
 
         def brokers() -> dict[int, BrokerAddress]:
             known = None if membership is None else membership.members().values()
-            return {here.node_id: here} if known is None else _brokers_of(known)
+            return {here.node_id: here} if known is None else brokers_among(known)
 
         def brokers_gone() -> dict[int, BrokerAddress]:
-            return {} if membership is None else _brokers_of(membership.gone())
+            return {} if membership is None else brokers_among(membership.gone())
 
         broker = Broker(
             self._settings,
@@ -483,18 +492,3 @@ class Node:
         """What this node says of itself has changed."""
         if self._membership is not None:
             self._membership.renew()
-
-
-def _brokers_of(members: Iterable[Member]) -> dict[int, BrokerAddress]:
-    return {
-        member.node_id: BrokerAddress(member.node_id, member.host, member.port, member.rack or None)
-        for member in members
-        if BROKER_ROLE in member.roles
-    }
-
-
-def _raise_file_limit() -> None:
-    """Takes as many file handles as the system allows: each connection and segment needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -185,6 +185,10 @@ class TimelineMetrics:
     def late(self, timeline: str, late_ms: Sequence[float]) -> None:
         self._late.add(timeline, late_ms)
 
+    def lateness(self) -> tuple[int, float]:
+        """Deliveries of all timelines so far, and by how many milliseconds they left late."""
+        return self._late.totals()
+
     def query(self, timeline: str, op: StoreCommand, seconds: float, *, failed: bool) -> None:
         kind, states = _KINDS[op]
         labels = {**self._tags, "timeline": timeline, "op": op, "type": kind, "filter": states}

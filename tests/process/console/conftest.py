@@ -1,4 +1,4 @@
-"""A real browser for the console's tests: Debian's Chromium, else Playwright's own."""
+"""The browser of the console's tests, and the node that they look at."""
 
 import os
 import shutil
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from console_world import ConsoleWorld, a_world, new_outbox
 from playwright.sync_api import Browser, Error, Playwright, sync_playwright
+from tests.conftest import RunningNode
+from watched_page import WatchedPage, a_page
 
 
 def _launch(playwright: Playwright) -> Browser:
@@ -37,3 +40,31 @@ def browser() -> Iterator[Browser]:
         browser = _launch(playwright)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+    folder = tmp_path_factory.mktemp("console")
+    outbox_url = new_outbox(folder)
+    node = RunningNode(folder / "node", {"outbox_database": outbox_url})
+    node.start()
+    try:
+        with a_world(node, outbox_url) as world:
+            yield world
+    finally:
+        node.kill()
+
+
+@pytest.fixture(scope="module")
+def walked(browser: Browser, world: ConsoleWorld) -> Iterator[WatchedPage]:
+    """One page for the walk through all of them."""
+    with a_page(browser, world.node.http_url) as watched:
+        yield watched
+
+
+@pytest.fixture
+def watched(browser: Browser, world: ConsoleWorld) -> Iterator[WatchedPage]:
+    """A page that must have done nothing wrong in the end."""
+    with a_page(browser, world.node.http_url) as watched:
+        yield watched
+        assert not watched.wrongs

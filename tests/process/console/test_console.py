@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 from console_world import (
@@ -12,13 +11,10 @@ from console_world import (
     TEAM_DEAD,
     TEAM_INPUT,
     ConsoleWorld,
-    a_world,
-    new_outbox,
     tell_pipeline,
 )
-from playwright.sync_api import Browser, expect
-from tests.conftest import RunningNode
-from watched_page import WatchedPage, a_page
+from playwright.sync_api import expect
+from watched_page import WatchedPage
 
 #: Every page, with a word that its data puts there.
 PAGES = {
@@ -47,34 +43,6 @@ PAGES = {
 }
 #: Phone, tablet, desktop.
 WIDTHS = (360, 768, 1440)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
-    folder = tmp_path_factory.mktemp("console")
-    outbox_url = new_outbox(folder)
-    node = RunningNode(folder / "node", {"outbox_database": outbox_url})
-    node.start()
-    try:
-        with a_world(node, outbox_url) as world:
-            yield world
-    finally:
-        node.kill()
-
-
-@pytest.fixture(scope="module")
-def walked(browser: Browser, world: ConsoleWorld) -> Iterator[WatchedPage]:
-    """One page for the walk through all of them."""
-    with a_page(browser, world.node.http_url) as watched:
-        yield watched
-
-
-@pytest.fixture
-def watched(browser: Browser, world: ConsoleWorld) -> Iterator[WatchedPage]:
-    """A page that must have done nothing wrong in the end."""
-    with a_page(browser, world.node.http_url) as watched:
-        yield watched
-        assert not watched.wrongs
 
 
 @pytest.mark.parametrize(("path", "word"), PAGES.items(), ids=[path[:40] for path in PAGES])

@@ -6,7 +6,7 @@ from typing import Any
 from confluent_kafka import AcknowledgeType, Consumer, Message, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from prometheus_client.parser import text_string_to_metric_families
-from tests.console_kit import Site
+from tests.console_kit import Site, wait_for
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
@@ -108,6 +108,10 @@ def test_a_share_group_shows_as_others_do(site: Site) -> None:
     told = json.loads(done.stdout)
     assert (shown["lag"], row["lag"], told["lag"]) == (4, 4, 4)
     assert (shown["shares"], row["shares"], told["members"]) == (True, True, 1)
+    wait_for(
+        "it is the same over time",
+        lambda: site.get(f"/v1/groups/{name}/history")["lag"][-1:] == [4],
+    )
     (partition,) = told["partitions"]
     assert (partition["committed"], partition["end"]) == (0, 6)
     assert (partition["in_flight"], partition["deliveries"]) == (4, 1)

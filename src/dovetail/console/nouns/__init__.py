@@ -4,6 +4,7 @@
     topics.py              topics with partitions, owners and settings
     messages.py            messages of a topic: look at them, produce one
     groups.py              consumer groups: members, positions, lag
+    history.py             the last hour of this node, for charts
     timelines.py           timelines with load, lateness and consumers
     timeline_messages.py   messages and schedules of a timeline
     receiving.py           messages received by programs of any language, and finished

@@ -27,6 +27,7 @@ from dovetail.console.live import Live
 from dovetail.console.nouns import (
     dead,
     groups,
+    history,
     messages,
     outbox,
     overview,
@@ -63,6 +64,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *topics.ENDPOINTS,
     *messages.ENDPOINTS,
     *groups.ENDPOINTS,
+    *history.ENDPOINTS,
     *timelines.ENDPOINTS,
     *timeline_messages.ENDPOINTS,
     *receiving.ENDPOINTS,

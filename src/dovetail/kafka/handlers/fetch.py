@@ -34,6 +34,7 @@ from dovetail.log.reading import (
     read_from_storage,
     read_from_tail,
 )
+from dovetail.record_batch import read_header
 
 #: From this version on topics are named by their ids.
 _TOPIC_IDS_SINCE = 13
@@ -353,7 +354,9 @@ def _partition(backend: Backend, name: str, read: _Read) -> m.FetchResponseParti
     if read.code is not ErrorCode.NONE:
         backend.metrics.error("Fetch", read.code.name)
     elif read.batches:
-        backend.metrics.fetched(name, read.size)
+        # The first batch may begin before the offset that was asked for.
+        records = read_header(read.batches[-1]).offset_end - read.request.fetch_offset
+        backend.metrics.fetched(name, max(0, records), read.size)
     return m.FetchResponsePartition(
         partition_index=read.request.partition,
         error_code=read.code,

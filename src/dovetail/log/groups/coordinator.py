@@ -317,6 +317,18 @@ class GroupCoordinator(ConsumerSide, ShareSide, Forgetting):
             for key, committed in entry.offsets.fetch().items():
                 yield group_id, key, committed
 
+    def read_up_to(self, group_id: GroupId) -> list[tuple[PartitionKey, int]]:
+        """By partition, how far the group has read: its end minus this is the group's lag.
+
+        A share group has done some records behind its first open one; they count as read.
+        """
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return []
+        read = [(key, position.offset) for key, position in entry.offsets.fetch().items()]
+        read += [(key, one.start + one.done) for key, one in entry.shares.items() if one.start >= 0]
+        return read
+
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
 

@@ -39,6 +39,10 @@ class LateHistogram(Collector):
                 counts[0] += 1
         self._sums_ms[timeline] = self._sums_ms.get(timeline, 0.0) + total_ms
 
+    def totals(self) -> tuple[int, float]:
+        """How many there were of all timelines, and the sum of their milliseconds."""
+        return sum(map(sum, self._counts.values())), sum(self._sums_ms.values())
+
     def forget(self, timeline: str) -> None:
         self._counts.pop(timeline, None)
         self._sums_ms.pop(timeline, None)

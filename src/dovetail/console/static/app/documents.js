@@ -7,6 +7,7 @@ import { address } from "./api.js";
 const PLAIN = new Set([
   "overview",
   "topics",
+  "history",
   "groups",
   "timelines",
   "dead",
@@ -28,5 +29,6 @@ export function addressOf(watch) {
     const slash = name.lastIndexOf("/");
     return address(["streams", name.slice(0, slash)], { environment: name.slice(slash + 1) });
   }
+  if (noun === "lag") return address(["groups", name, "history"]);
   return address([ONE_OF[noun], name]);
 }

@@ -5,7 +5,8 @@
  * live documents also load(at) and loadedBy(at), the part of the address that decides what is
  * loaded (`docs.loaded` is null until it is there). A page describes what it shows; all that
  * happens goes through `at`: the address (`params`, `query`, `set`, `go`), the present (`nowMs`),
- * memory while the page is open (`local`), `draw`, `load`, `loadIn` and `reload`.
+ * memory while the page is open (`local`), `draw`, `load`, `loadIn` and `reload`. Without the
+ * documents that it names in `without`, a page shows the rest.
  */
 
 import { h, render } from "./dom.js";
@@ -92,13 +93,18 @@ function draw() {
 function contents() {
   const { page, at } = state;
   const watches = wanted();
-  const missing = watches.filter((watch) => !(nounOf(watch) in state.docs));
+  const spared = page.without ?? [];
+  const missing = watches.filter(
+    (watch) =>
+      !(nounOf(watch) in state.docs) &&
+      !(state.troubles[watch] && spared.includes(watch.split(/[:?]/)[0])),
+  );
   const broken = missing.find((watch) => state.troubles[watch]);
   if (broken) return failure(state.troubles[broken]);
   if (missing.length > 0) {
     return loading();
   }
-  const stale = watches.filter((watch) => state.troubles[watch]);
+  const stale = watches.filter((watch) => state.troubles[watch] && nounOf(watch) in state.docs);
   return h(
     "div",
     { class: "page-body", key: location.pathname },

@@ -277,7 +277,8 @@ def _response(
         if row.code is not ErrorCode.NONE:
             backend.metrics.error("ShareFetch", row.code.name)
         elif row.batches:
-            backend.metrics.fetched(row.name, row.size)
+            records = sum(one.last + 1 - one.first for one in row.acquired)
+            backend.metrics.fetched(row.name, records, row.size)
 
         wrong = row.code if row.code is not ErrorCode.NONE else outcome.code
         topics.setdefault(key.topic_id, []).append(

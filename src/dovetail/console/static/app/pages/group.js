@@ -3,6 +3,7 @@
 import { address, post } from "../api.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate } from "../format.js";
+import { course, courses } from "../hour.js";
 import { danger, deletion, form } from "../dialog.js";
 import { figure, named } from "../columns.js";
 import { stateTag } from "./groups.js";
@@ -12,11 +13,13 @@ import { say } from "../said.js";
 import { spark } from "../charts.js";
 import { to } from "../router.js";
 
+const lagOf = (at) => `lag:${at.params.group}`;
 const watchOf = (at) => `group:${at.params.group}`;
 
 export const page = {
   title: (at) => at.params.group,
-  watch: (at) => [watchOf(at)],
+  watch: (at) => [watchOf(at), lagOf(at)],
+  without: ["lag"],
   view(docs, at) {
     const group = docs[watchOf(at)];
     const busy = group.members > 0;
@@ -57,6 +60,7 @@ export const page = {
         tile("Members", count(group.members)),
         tile("Partitions", count(group.partitions.length)),
       ),
+      lagOverTime(docs[lagOf(at)], at),
       section(
         "Positions",
         {},
@@ -86,6 +90,42 @@ export const page = {
     ];
   },
 };
+
+/** One chart for the group, and a small one for each partition, on one scale. */
+function lagOverTime(hour, at) {
+  if (!hour) return null;
+  if (!hour.here || hour.lag.length === 0) {
+    const where = `Node ${hour.node_id} coordinates the group, and its console shows the lag.`;
+    const why = hour.here
+      ? "Nothing is kept of the group yet; a sample is taken every 15 s."
+      : hour.node_id === null
+        ? "No broker coordinates the group at the moment."
+        : where;
+    return section("Lag over the last hour", { note: why });
+  }
+  const top = Math.max(0, ...hour.partitions.flatMap((row) => row.lag.map((value) => value ?? 0)));
+  const several = hour.partitions.length + hour.partitions_more > 1;
+  const more = `${plural(hour.partitions_more, "partition")} with less lag left out.`;
+  return section(
+    "Lag over the last hour",
+    { note: hour.partitions_more > 0 ? more : null },
+    courses(course(at, hour, "The group", [{ label: "", values: hour.lag }], brief)),
+    several
+      ? courses(
+          ...hour.partitions.map((row) =>
+            course(
+              at,
+              hour,
+              `${row.topic} ${row.partition}`,
+              [{ label: "", values: row.lag }],
+              brief,
+              { top },
+            ),
+          ),
+        )
+      : null,
+  );
+}
 
 /** Kafka's protocol writes a host as "/10.0.0.9". */
 const hostOf = (row) => (row.host ?? "–").replace(/^\//, "");

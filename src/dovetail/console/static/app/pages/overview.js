@@ -2,6 +2,7 @@
 
 import { brief, bytes, count, plural, rate, span } from "../format.js";
 import { ago, command, empty, facts, head, section, table, tag, tile, tiles } from "../parts.js";
+import { course, courses } from "../hour.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
@@ -12,8 +13,9 @@ const TONES = { healthy: "good", degraded: "warn", leaving: "warn" };
 
 export const page = {
   title: () => "Overview",
-  watch: () => ["overview"],
-  view({ overview }, at) {
+  watch: () => ["overview", "history"],
+  without: ["history"],
+  view({ overview, history }, at) {
     const { node, cluster, totals } = overview;
     return [
       head("Overview", {
@@ -26,6 +28,7 @@ export const page = {
       attention(overview, at),
       flow(totals, at),
       totals.topics === 0 ? firstSteps(node) : null,
+      history ? hour(history, overview, at) : null,
       section(plural(overview.nodes.length, "node"), {}, nodes(overview, at)),
       connect(overview),
     ];
@@ -117,6 +120,60 @@ function flow(totals, at) {
       title: count(totals.records),
     }),
     tile("Highest term", count(totals.term_highest), { note: "of all partitions" }),
+  );
+}
+
+const perSecond = (value) => `${bytes(value)}/s`;
+
+/** Charts of this node alone; in a cluster the others have their own. */
+function hour(history, { nodes: list, node }, at) {
+  const { figures } = history;
+  const line = (label, name) => ({ label, values: figures[name] });
+  const others = list.filter((one) => one.node_id !== history.node_id && one.http);
+  return section(
+    "The last hour",
+    {
+      note: [
+        others.length > 0 ? `As ${node.name} has seen it. ` : "",
+        "In memory, empty after a restart.",
+        others.length > 0
+          ? [
+              " Other nodes have their own: ",
+              others.map((one, index) => [
+                index > 0 ? ", " : "",
+                h("a", { href: one.http }, one.name || `node ${one.node_id}`),
+              ]),
+              ".",
+            ]
+          : "",
+      ],
+    },
+    courses(
+      course(
+        at,
+        history,
+        "Messages",
+        [line("in", "records_in_per_s"), line("out", "records_out_per_s")],
+        rate,
+      ),
+      course(
+        at,
+        history,
+        "Bytes",
+        [line("in", "bytes_in_per_s"), line("out", "bytes_out_per_s")],
+        perSecond,
+      ),
+      course(at, history, "Lag of groups", [line("", "lag")], brief),
+      course(at, history, "Messages due on timelines", [line("", "due")], brief),
+      course(
+        at,
+        history,
+        "Lateness",
+        [line("delivered", "late_ms"), line("still due", "overdue_ms")],
+        span,
+      ),
+      course(at, history, "Errors answered", [line("", "errors_per_s")], rate),
+    ),
   );
 }
 
