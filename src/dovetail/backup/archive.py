@@ -106,6 +106,20 @@ def _reason_given(path: Path) -> str | None:
     return reason.decode(errors="replace") if found else None
 
 
+class _Plain(tarfile.TarInfo):
+    """A file of bytes, as all members are.
+
+    Links may name each other without end, and other kinds ask for any amount of memory.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Plain":
+        found = super().frombuf(buf, encoding, errors)
+        if found.type != tarfile.REGTYPE:
+            raise tarfile.ReadError(f"{found.name[:100]!r} in it is not a plain file")
+        return found
+
+
 class Archive:
     """A backup that is there whole; use it as a context manager."""
 
@@ -120,7 +134,7 @@ class Archive:
             reason = _reason_given(path)
             if reason is not None:
                 raise Unavailable(f"the node gave this backup up: {reason}")
-            self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by `__exit__`
+            self._tar = tarfile.open(path, "r:", tarinfo=_Plain)  # noqa: SIM115 - see `__exit__`
         except FileNotFoundError as error:
             raise NotFound(f"there is no file {path}") from error
         except tarfile.TarError as error:
@@ -153,6 +167,9 @@ class Archive:
 
         if sorted(names) != sorted([*contents.files, LIST]):
             raise Damaged(f"{self.path} does not hold the files of its own list")
+        missing = {COORDINATION, IDENTITY} - contents.files.keys()
+        if missing:
+            raise Damaged(f"{self.path} has no {min(missing)!r}, which every backup has")
         for name in contents.files:
             if _NAME.fullmatch(name) is None:
                 raise Damaged(f"{self.path} holds {name[:100]!r}, which is no part of a backup")

@@ -7,6 +7,7 @@ it begins anew. Nothing of a folder that holds anything else is touched.
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -30,10 +31,16 @@ _NOBODYS = frozenset({"lost+found"})
 async def restore(archive: Archive, folder: Path, clock: Clock) -> Contents:
     """Restores the backup; the node can start when this returns.
 
-    Raises `Exists` if the folder is not empty, `Damaged`, `DiskFull`, `Unavailable`.
+    Raises `Exists` if the folder is not empty, `Damaged`, `DiskFull`, `Unavailable`, also while
+    another restore into the folder is under way.
     """
+    with _alone(folder):
+        _prepare(folder)
+        return await _restore(archive, folder, clock)
+
+
+async def _restore(archive: Archive, folder: Path, clock: Clock) -> Contents:
     contents = archive.contents
-    _prepare(folder)
     try:
         for name in contents.files:
             if name != COORDINATION:
@@ -51,10 +58,34 @@ async def restore(archive: Archive, folder: Path, clock: Clock) -> Contents:
     return contents
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Makes the folder, if it does not exist, this process's alone. Raises `Unavailable`.
+
+    Another restore would take what this one writes for what one that was interrupted has left.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _explained(error, folder) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Unavailable(
+                f"another restore into {folder.absolute()} is under way; wait until it has ended"
+            ) from error
+        except OSError:  # A file system without locks.
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _prepare(folder: Path) -> None:
     """Makes the folder ready. Raises `Exists`, `Unavailable`."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = {path.name for path in folder.iterdir()} - _NOBODYS
         if there and MARK not in there:
             raise Exists(

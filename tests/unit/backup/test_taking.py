@@ -1,17 +1,29 @@
 """A backup is one moment of a node: what its chains name is in its segments."""
 
 import asyncio
+import io
 import random
 import sqlite3
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
-from dovetail.backup.archive import Archive, Key
+from dovetail.backup.archive import (
+    COORDINATION,
+    FORMAT,
+    IDENTITY,
+    LIST,
+    Archive,
+    Contents,
+    Key,
+    Member,
+)
 from dovetail.backup.renumbering import NUMBERS_APART, renumbered
 from dovetail.backup.restoring import MARK, restore
 from dovetail.backup.taking import Backups, Source
@@ -227,3 +239,61 @@ async def test_only_a_whole_backup_is_restored_and_only_into_nothing(tmp_path: P
         "/b": b"xx",
         "/c": b"yy",
     }
+
+
+def packed(files: dict[str, bytes], file: Path, **links: str) -> Path:
+    """A file with a true list of these members; with links in place of some."""
+    listed = {name: Member(len(content), crc32c(content)) for name, content in files.items()}
+    contents = msgspec.json.encode(Contents(FORMAT, "1", 1, 0, "none", listed))
+    with tarfile.open(file, "w") as made:
+        for name, content in {**files, LIST: contents}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content))
+        for name, target in links.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            made.addfile(info)
+    return file
+
+
+def test_a_file_that_only_looks_like_a_backup_is_refused(tmp_path: Path) -> None:
+    """R9, F53: without what every backup has, or with links that name each other."""
+    keys = msgspec.msgpack.encode([])
+    for files in ({}, {COORDINATION: keys}, {IDENTITY: b"x"}):
+        with pytest.raises(Damaged, match="every backup has"):
+            Archive(packed(files, tmp_path / "missing.tar"))
+    whole = {COORDINATION: keys, IDENTITY: b"x"}
+    with Archive(packed(whole, tmp_path / "whole.tar")) as archive:
+        archive.check()
+    linked = packed(whole, tmp_path / "linked.tar", again="again")
+    with pytest.raises(Damaged, match=r"linked.tar.*not a plain file"):
+        Archive(linked)
+    with tarfile.open(tmp_path / "loop.tar", "w") as made:
+        info = tarfile.TarInfo(LIST)
+        info.type, info.linkname = tarfile.SYMTYPE, LIST
+        made.addfile(info)
+    with pytest.raises(Damaged, match="not a plain file"):
+        Archive(tmp_path / "loop.tar")
+
+
+async def test_a_second_restore_leaves_what_the_first_one_writes_alone(tmp_path: Path) -> None:
+    """R9: it took it for the rest of a restore that was interrupted, and removed it."""
+    file = packed(
+        {COORDINATION: msgspec.msgpack.encode([]), IDENTITY: b"identity"}, tmp_path / "b.tar"
+    )
+    folder = tmp_path / "again"
+
+    class Slow(Archive):
+        """Another restore begins while this one's files are written."""
+
+        def chunks(self, name: str) -> Iterator[bytes]:
+            if name == IDENTITY:
+                with Archive(file) as other, pytest.raises(Unavailable, match="under way"):
+                    beside.submit(asyncio.run, restore(other, folder, SystemClock())).result(60)
+            return super().chunks(name)
+
+    with ThreadPoolExecutor(1) as beside, Slow(file) as archive:
+        await restore(archive, folder, SystemClock())
+    assert (folder / IDENTITY).read_bytes() == b"identity"
+    assert not (folder / MARK).exists()
