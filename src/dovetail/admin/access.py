@@ -1,7 +1,7 @@
 """Access rules: what users may do, by Kafka's ACLs.
 
-A name that ends with `*` means all that begin so. A timeline is a topic of its own kind: Kafka has
-no word for it, so its rules name the topic `timeline:NAME`.
+A name that ends with `*` is a prefix. A timeline is a topic of its own kind: Kafka has no word for
+it, so its rules name the topic `timeline:NAME`.
 """
 
 from collections.abc import Iterable, Sequence

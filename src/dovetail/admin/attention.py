@@ -1,28 +1,28 @@
-"""What needs attention: facts of a cluster in, findings out. Pure.
+"""What needs attention: facts of a cluster in, findings out; pure.
 
 The console's overview, `/v1/overview`, `dovetail doctor` and `dovetail top` show what `Attention`
 finds, so they agree: a cluster is healthy if there is no finding.
 
     what                                                   grade
-    a node that is not there, or reports a problem         bad    (damage, background work that
+    a node that is missing, or reports a problem           bad    (damage, background work that
                                                                    fails again and again)
     partitions without an owner                            bad
     ledgers with fewer copies than wanted                  warn
     messages overdue and no consumer of their timeline     bad
-    messages overdue although consumers are there          warn
+    messages overdue although there are consumers          warn
     a group without members that has not read everything   warn
     a group whose lag grows                                warn
-    dead letters that become more                          bad
+    a growing number of dead letters                       bad
     dead letters                                           warn
     a pipeline whose driver failed or is silent            bad
-    a team that failed, or that fails and is tried again   bad, warn
+    a team that failed, or that fails and is retried       bad, warn
     a part of the cluster that could not be asked          bad
 
 A figure *grows* if all of its later half of the last minute is above all of the earlier half: load
 that comes and goes is not a finding. *Since* is when the cause began if that is known, otherwise
-when it was first seen here. What could not be asked keeps its time.
+when it was first seen here. A finding about a part that could not be asked keeps its time.
 
-Not here: gathering the facts; what they cost is the caller's affair.
+Not here: gathering the facts; the caller bears their cost.
 """
 
 import shlex

@@ -1,7 +1,7 @@
-"""How far compacted topics are compacted, as the owners of their partitions say.
+"""How far compacted topics are compacted, as the owners of their partitions report.
 
-They say it in what they answer about their disks (DescribeLogDirs), in fields of our own. A user
-who may not ask for that, and a real Kafka, get nothing: the state is unknown then.
+They report it in their answers to DescribeLogDirs, in fields of our own. For a user who may not
+send that request, and on a real Kafka, the state is unknown.
 """
 
 from collections.abc import Iterable

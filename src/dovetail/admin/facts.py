@@ -1,8 +1,7 @@
-"""Facts for `attention.py`, as a client of the cluster sees them.
+"""Gathers the facts for `attention.py`, as a client of the cluster.
 
-Groups, pipelines and dead letters of topics come over Kafka's protocol, so they can be had of any
-Kafka. Timelines and nodes are asked for by whoever knows how to reach them, and are added by
-`with_timelines` and `Facts` itself.
+Groups, pipelines and dead letters of topics come over Kafka's protocol, so any Kafka has them.
+Callers that can reach timelines and nodes add those facts by `with_timelines` and `Facts` itself.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A topic of one partition that is read again and again: only what is new is read each time."""
+"""Follows a topic with one partition: each read gets only what is new."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

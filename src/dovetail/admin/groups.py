@@ -5,12 +5,12 @@ One rule for lag, that of Kafka's own tools:
 - The lag of a partition is its log end minus the committed position, and never below zero. Records
   that were deleted meanwhile still count: the group has not read them.
 - A partition without a committed position has no lag. It shows as unknown and is not in the sum:
-  where a group would begin there is decided by its consumers (`auto.offset.reset`).
+  its consumers decide where the group would begin there (`auto.offset.reset`).
 - The lag of a group is the sum over the partitions with a committed position. It is unknown if the
   group has none, or if a partition with a position does not report its end.
-- Positions outlive their topic; those in topics that were deleted neither show nor count.
+- Positions outlive their topic; those in deleted topics neither show nor count.
 
-- A share group's position is the first record that is not done with, and its lag what is left to do
+- A share group's position is the first unfinished record, and its lag what is left to do
   (`share_groups.py`).
 
 The list and the description of a group are one computation (`describe_groups`), so they agree.

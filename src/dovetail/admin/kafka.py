@@ -4,10 +4,10 @@
 broker answers for the whole cluster, with the same checks and limits as for every other client.
 
 librdkafka retries in silence until a timeout and then reports a transport failure. So `check`
-first tries each bootstrap address with a client of our own, which fails at once and says why:
-nobody listens, the login is wrong, the node wants TLS, it is not Kafka at all. Every error code
-becomes one of our own errors. A broker that does not answer within the time limit is
-`Unreachable`, or `Uncertain` where something was to change.
+first tries each bootstrap address with our own client, which fails at once with the reason: no
+process listens, the login is wrong, the node wants TLS, or it is not Kafka at all. Every error code
+becomes one of our own errors. A broker that does not answer within the time limit is `Unreachable`,
+or `Uncertain` if something was to change.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""The database of an outbox: opened when it is needed, with errors that say what to do.
+"""The database of an outbox: opened on first use, with errors that say what to do.
 
 The outbox is an optional part (`dovetailmq[outbox]`), so SQLAlchemy is imported at the first use.
 """

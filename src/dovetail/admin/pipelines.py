@@ -8,10 +8,10 @@ into one answer for each pipeline; the command line and the console show the sam
   higher term does, unless it stopped or fell silent.
 - A driver reports at least every ten seconds while it lives. After three missed reports its
   pipeline is `silent`: the driver may be dead, or cut off.
-- A standby that stopped, or that has led since, is not a standby any more. A pipeline that has no
+- A standby that stopped, or that has led since, is no longer a standby. A pipeline that has no
   leader now is known by its standbys.
-- Where teams have masters of their own, every driver reports all teams under its own key. Each
-  team is shown as the driver reports it that leads it under the highest term.
+- If teams have separate masters, every driver reports all teams under its own key. Each team is
+  shown as reported by the driver that leads it under the highest term.
 """
 
 import threading

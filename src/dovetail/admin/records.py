@@ -1,7 +1,7 @@
-"""Records of topics: read from where to where, and written, with a client of its own each time.
+"""Records of topics: reads a range and writes records, with a separate client each time.
 
-A read has a limit for everything: records to look at, records to keep, bytes to keep, time. What it
-returns says how far it came, so that a reader can go on from there. No group's position moves.
+A read limits everything: records to examine, records to return, bytes to return, time. Its result
+says how far it came, so that a reader can continue from there. No group's position moves.
 """
 
 import time

@@ -1,7 +1,8 @@
 """Share groups (KIP-932), as `groups.py` shows and moves groups of every kind.
 
-The position of a share group in a partition is the first record that is not done with. Its lag is
-what its partition's owner says is left to do: records that were accepted out of order do not count.
+The position of a share group in a partition is the first unfinished record. Its lag is the number
+of records that are left to do, as the partition's owner reports it: records that were accepted out
+of order do not count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The storage nodes of a cluster: list them, drain one, keep it after all, remove it.
 
-`storage/repair/decommission.py` has the states and what the nodes make of them. Each change here is
+`storage/repair/decommission.py` has the states and how the nodes follow them. Each change here is
 one compare-and-set, so that two operators at once do no harm.
 
 Chains of topics that are being deleted do not count: their deletion would wait for the node, and

@@ -1,8 +1,8 @@
-"""Shared streams: members, leader, term, lag and elections, as the shared log has them.
+"""Shared streams: members, leader, term, lag and elections, from the shared log.
 
-Every environment of a log is folded as its members fold it (`election/fold.py`). Nothing is ever
-written to a log from here. The room of elections is imported when the first log is read, so that a
-node without shared streams need not load it.
+Every environment of a log is folded as its members fold it (`election/fold.py`). This module never
+writes to a log. It imports the election room when the first log is read, so that a node without
+shared streams need not load it.
 """
 
 import threading

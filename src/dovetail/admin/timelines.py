@@ -1,4 +1,4 @@
-"""Timelines: what waits, how late, who has what; messages to look up, schedule, move and cancel.
+"""Timelines: what waits, how late, with which consumer; look up, schedule, move, cancel messages.
 
 The client of timelines is asynchronous, so these functions are too; each takes a connected client
 (`dovetail.timeline.client.Dovetail`) or one timeline of it.

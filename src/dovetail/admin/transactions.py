@@ -1,7 +1,8 @@
-"""Transactions: which there are, and the end of one that hangs.
+"""Transactions: list them, and end one that hangs.
 
-Every broker lists those that it coordinates. To abort one, its transactional id is taken over for a
-moment, as a new producer of that name would: the old one is fenced, and what it left open aborted.
+Every broker lists those that it coordinates. To abort one, its transactional id is taken over
+briefly, as a new producer with that name would: the old one is fenced, and its open transaction
+aborted.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Users: who can log in with a password, by Kafka's SCRAM credentials."""
+"""Users that can log in with a password, by Kafka's SCRAM credentials."""
 
 from typing import Any
 

@@ -64,5 +64,5 @@ def numbers(ids: list[str]) -> list[int]:
     """Ids that are numbers. Raises `InvalidInput`."""
     for text in ids:
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise InvalidInput(f"{text!r} is not an id of such a dead letter; they are numbers")
+            raise InvalidInput(f"{text!r} is not an id of such a dead letter; its ids are numbers")
     return [int(text) for text in ids]

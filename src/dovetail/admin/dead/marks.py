@@ -1,12 +1,12 @@
-"""Which dead letters of topics were dealt with: a log keeps its records, so they are marked.
+"""Marks dead letters of topics that were replayed or dropped, because a log keeps its records.
 
 A dead letter of a team is a record of a topic, and one record cannot be taken out of a log. So a
 replay or a drop writes a mark to the topic `dovetail.dead-letters`, whose key names the record by
-the id of its topic, partition and offset; marked records do not show any more. Where marked records
-stand at the beginning of a partition, they are deleted there.
+the id of its topic, partition and offset; marked records no longer show. Marked records at the
+beginning of a partition are deleted there.
 
 Survives: a death between the replay and its mark (the letter still shows, and a second replay is a
-repetition that the team drops or a job that it does again); topics created anew under a name.
+repetition that the team drops or a job that it does again); topics recreated under a name.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Dead letters of timelines. A replay makes messages of them again, due now."""
+"""Dead letters of timelines. A replay turns them into messages again, due now."""
 
 from typing import TYPE_CHECKING
 

@@ -1,11 +1,11 @@
 """Dead letters of teams and shared streams: records of topics, whose headers say why they died.
 
 A replay copies the job to its team's input topic, under its id and with the count of its attempts,
-without which the team would take it for a repetition; an event goes to the end of the stream that
-it came from, which its header names. Then the record is marked (`marks`).
+without which the team would take it for a repetition; an event goes to the end of its original
+stream, which its header names. Then the record is marked (`marks`).
 
 Topics of dead letters are those that a pipeline's driver reports, and those whose name ends in
-`.dead`; of their records those count that say why they died.
+`.dead`; of their records only those count whose headers say why they died.
 """
 
 import re
@@ -252,7 +252,10 @@ def _chosen(
             spans[partition] = Span(partition, min(known.start, offset), max(known.end, offset + 1))
     scan = sum(span.end - span.start for span in spans.values())
     if scan > 100 * _LOOK_MAX:
-        raise InvalidInput("these dead letters lie far apart; choose some that are nearer together")
+        raise InvalidInput(
+            "these dead letters are too far apart to read at once; choose ones that are closer "
+            "together"
+        )
 
     places, is_open = set(wanted), _is_open(topic, marked)
     reading = read(
@@ -269,7 +272,10 @@ def _chosen(
 
 def _parse(text: str) -> tuple[int, int]:
     if re.fullmatch(r"[0-9]+:[0-9]+", text) is None:
-        raise InvalidInput(f"{text!r} is not an id of a dead letter in a topic; they are like 0:42")
+        raise InvalidInput(
+            f"{text!r} is not an id of a dead letter in a topic; write partition:offset, such as "
+            "0:42"
+        )
     partition, offset = map(int, text.split(":"))
     return partition, offset
 
