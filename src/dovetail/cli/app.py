@@ -1,4 +1,4 @@
-"""The root of the command line: which nouns and verbs there are, and where each is found.
+"""The root of the command line: its nouns and verbs, and the module of each.
 
 A command's module is imported when the command is called (`loading`). Help and completion show the
 lines of this table, so they import no command.

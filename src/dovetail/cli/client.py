@@ -1,4 +1,4 @@
-"""The Kafka client of a command: opened in one way, with advice for whoever typed the command."""
+"""The Kafka client of a command: opened in one way, with advice for the user."""
 
 import typer
 

@@ -1,7 +1,7 @@
-"""What a shell offers after TAB: names that the node, the settings or a local cluster has.
+"""Completion after TAB: names that the node, the settings or a local cluster has.
 
 The user waits for it, so a name that cannot be found at once is not offered, and no error is shown.
-The node is the one that the typed command would talk to: its `--bootstrap`, else the settings.
+The node is the one that the typed command would use: its `--bootstrap`, else the settings.
 
 Every command imports this module, so each function imports what it needs when TAB is pressed.
 """

@@ -1,4 +1,4 @@
-"""The question before something is deleted for good."""
+"""Asks for confirmation before something is deleted for good."""
 
 import sys
 

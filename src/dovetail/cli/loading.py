@@ -1,7 +1,7 @@
-"""Commands that are imported when they are called, so that the command line starts fast.
+"""Loads commands when they are called, so that the command line starts fast.
 
-The root group shows a table of entries; `resolve_command`, which help and the completion of names
-do not reach, loads the command behind one.
+The root group shows a table of entries. Help and completion of names do not reach
+`resolve_command`, which loads the command behind an entry.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Text from elsewhere on a terminal: shown, never obeyed.
+"""Makes foreign text safe for a terminal: shown, never interpreted.
 
 A key, a body, an id or a reason is whatever somebody sent. Printed raw, an escape sequence in it
 could move the cursor, change the title or hide a line.

@@ -1,4 +1,4 @@
-"""The progress bar of a command that takes a while."""
+"""The progress bar of a long command."""
 
 from rich.progress import (
     BarColumn,

@@ -1,4 +1,4 @@
-"""`dovetail cluster`: a whole cluster on this machine, to work with and to see it survive (U2)."""
+"""`dovetail cluster`: a whole cluster on this machine, to work with and to break (U2)."""
 
 import shlex
 import sys

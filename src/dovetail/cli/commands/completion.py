@@ -1,4 +1,4 @@
-"""`dovetail completion`: the script with which a shell completes commands, options and names."""
+"""`dovetail completion`: the script by which a shell completes commands, options and names."""
 
 from typing import Annotated, Literal
 

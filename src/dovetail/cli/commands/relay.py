@@ -1,4 +1,4 @@
-"""`dovetail relay`: a process that sends what is in an outbox."""
+"""`dovetail relay`: a process that sends the messages of an outbox."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`dovetail stream`: the members of a shared stream, who leads, and how far it is."""
+"""`dovetail stream`: the members of a shared stream, its leader, and its position."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""Which messages or dead letters a command of `dovetail timeline` is about: by id or by filter.
+"""Selects the messages or dead letters for a command of `dovetail timeline`: by id or by filter.
 
     @app.command("cancel")
     @choosing()

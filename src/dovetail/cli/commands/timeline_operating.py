@@ -1,5 +1,6 @@
-"""`dovetail timeline`: a timeline in use: alter, pause, resume, purge; its schedules; messages and
-dead letters by id or filter."""
+"""`dovetail timeline`: alters, pauses, resumes and purges a timeline; its schedules, messages and
+dead letters, by id or filter.
+"""
 
 import time
 from datetime import UTC, datetime

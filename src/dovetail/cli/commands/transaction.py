@@ -1,4 +1,4 @@
-"""`dovetail transaction`: transactional ids, and the end of a transaction that hangs."""
+"""`dovetail transaction`: lists transactional ids, and ends a hanging transaction."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`dovetail user`: who can log in."""
+"""`dovetail user`: users that can log in."""
 
 import sys
 from typing import Annotated

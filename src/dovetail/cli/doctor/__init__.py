@@ -1,19 +1,19 @@
-"""`dovetail doctor`: is this set-up sound, and if not, what to do.
+"""`dovetail doctor`: whether this set-up is sound and, if not, what to do.
 
-Each check has two halves. `gather_*` looks and never judges: it returns a frozen fact, in which an
-answer that did not come is a text. `judge_*` is pure: a fact in, a `Finding` out, with a fix for
-whatever is not well. So every judgement is tested both ways, without the machine that ails.
+Each check has two halves. `gather_*` looks and never judges: it returns a frozen fact, in which a
+missing answer is a text. `judge_*` is pure: a fact in, a `Finding` out, with a fix for every
+problem. So tests cover every judgement both ways, without a machine that has the problem.
 
     ok        as it should be
-    warning   works, and will hurt: the fix can wait for a quiet hour
+    warning   works, but will hurt: the fix can wait for a quiet hour
     failed    does not work, or loses data: exit code 1
-    skipped   nothing to look at here, and why
+    skipped   nothing to check here, and why
 
-Nothing is changed: the one thing that is written is a small file in the data folder, which is
-synced and removed again.
+The doctor changes nothing, except that it writes a small file to the data folder, syncs it and
+removes it again.
 
     command.py    the command: all checks, one line each
-    finding.py    what a check found, and what to do about it
+    finding.py    the result of a check, and its fix
     machine.py    this machine: Python, packages, Spark, open files
     folder.py     the data folder: space, file system, how long a sync takes
     listener.py   the listeners: ports, access, the node behind them, its clock

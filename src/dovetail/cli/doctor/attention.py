@@ -1,7 +1,7 @@
 """What needs attention in the cluster (`admin/attention.py`), as any client sees it.
 
-Groups, pipelines and dead letters over Kafka's protocol, timelines by their clients' requests,
-nodes over HTTP: what cannot be asked is skipped, and says why.
+Groups, pipelines and dead letters come over Kafka's protocol, timelines over the requests of their
+clients, nodes over HTTP. What cannot be asked is skipped, with the reason.
 """
 
 import time

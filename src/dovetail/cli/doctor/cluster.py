@@ -1,8 +1,7 @@
-"""What the cluster does: its nodes, owners of partitions, copies.
+"""The state of the cluster: its nodes, owners of partitions, copies.
 
-The nodes come over HTTP from any overseer; partitions over the Kafka protocol, so that they are
-judged on any Kafka too; the copies from the coordination service, which knows which ledger lies
-where.
+Nodes come over HTTP from any overseer; partitions over the Kafka protocol, so that this check also
+works on any Kafka; copies from the coordination service, which knows where each ledger lies.
 """
 
 import asyncio

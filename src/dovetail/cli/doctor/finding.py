@@ -1,4 +1,4 @@
-"""What a check found, and what to do about it."""
+"""The result of a check, and its fix."""
 
 from dataclasses import dataclass
 from typing import Literal

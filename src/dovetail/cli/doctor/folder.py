@@ -1,4 +1,4 @@
-"""The data folder: can it be written, is there room, does a sync reach a disk."""
+"""The data folder: whether it is writable, has space, and a sync reaches a disk."""
 
 import contextlib
 import os

@@ -1,13 +1,13 @@
-"""Runs a command and ends it in time, whatever becomes of whoever started this.
+"""Runs a command and ends it in time, whatever happens to the process that started this one.
 
     python guard.py FD UNTIL_MS KILL_MS COMMAND...
 
 Lines come on file descriptor FD: `until MS` says how long the command may run, by the clock that
 counts while the machine sleeps; `signal N` is sent on to it. SIGTERM at that time, SIGKILL KILL_MS
-later. UNTIL_MS is that time until the first line comes: its writer may stand still before that. The
-end of FD (its writer died) counts as that time. The command has a process group of its own, of
-which nothing is left behind. The exit code is the command's: 128 + N if signal N ended it, 127 if
-it is not there, 126 if it cannot be run.
+later. UNTIL_MS is that time until the first line arrives: its writer may be paused before that. The
+end of FD (its writer died) counts as that time. The command has its own process group, and nothing
+of that is left behind. The exit code is the command's: 128 + N if signal N ended it, 127 if it does
+not exist, 126 if it cannot be run.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""One command under one lease: its guard is fed with time, and its exit code awaited."""
+"""Runs one command under one lease: extends its guard's time, and awaits its exit code."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a cluster on one machine consists of, decided before anything starts (U2).
+"""The processes of a cluster on one machine, decided before anything starts (U2); pure.
 
 A `Plan` names every process with its number and its ports, and the sizes of the quorum. It is made
 once, written to `cluster.json` in the cluster's folder before the first process starts, and kept:
@@ -7,11 +7,11 @@ a start after a stop, or after the loss of every process, finds the same numbers
     new_plan     wish and free ports → plan
     grown        plan and wish → the same plan with more nodes at its end
 
-Nothing is ever taken away from a plan: a storage node holds data, and etcd's members know each
-other by address. All of this is pure; ports come in as arguments.
+Nothing is ever removed from a plan: a storage node holds data, and etcd's members know each other
+by address. Ports are arguments.
 
-Not here: which processes run at the moment. `processes.py` asks the system, so no
-pid in a file can be out of date.
+Not here: which processes run at the moment. `processes.py` asks the system, so no pid in a file can
+be out of date.
 """
 
 from collections.abc import Iterator, Sequence

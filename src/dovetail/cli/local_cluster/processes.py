@@ -1,14 +1,14 @@
-"""The processes of a cluster on this machine: found, started, signalled, ended.
+"""The processes of a cluster on this machine: finds, starts, signals and ends them.
 
 A process is recognised by the `--data-dir` on its own command line, below the cluster's folder, and
-not by a number in a file: what the system says cannot be stale, a number can be another's by
-now, and a lost file leaves nothing behind that could not be ended.
+not by a number in a file: the system's answer cannot be stale, a number may have been reused, and a
+lost file leaves no process that cannot be ended.
 
 States, as seen from outside:
 
     dead → running ⇄ paused        paused: stopped by SIGSTOP, it does not know it
              │         │
-             └─────────┴→ dead     asked (SIGTERM, awake), or made to (SIGKILL)
+             └─────────┴→ dead     asked (SIGTERM, awake), or forced (SIGKILL)
 
 Survives: a start that was interrupted anywhere. The next one finds what runs and starts the rest.
 """

@@ -1,4 +1,4 @@
-"""Bringing a cluster up: the plan first, then whatever of it does not run yet."""
+"""Brings a cluster up: the plan first, then its processes that do not run yet."""
 
 import random
 import socket

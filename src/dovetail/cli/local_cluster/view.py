@@ -1,9 +1,9 @@
-"""What a cluster looks like from outside: its processes, its members, its partitions (B2).
+"""The state of a cluster, seen from outside: its processes, its members, its partitions (B2).
 
-The view asks four places independently, so that one without an answer hides nothing of the others:
+The view asks four sources independently, so that one without an answer hides nothing of the others:
 the system (which processes run, with what memory and processor time), etcd (which nodes hold a
-lease, with their load; read only), the Kafka port of any broker (who leads which partition) and an
-overseer (how long each node takes to answer).
+lease, with their load; read only), the Kafka port of any broker (which broker leads which
+partition) and an overseer (how long each node takes to answer).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The doing half of `top`: asks three sources, each with what it keeps open between looks.
 
-From what they answer follows what needs attention (`admin/attention.py`).
+What needs attention follows from their answers (`admin/attention.py`).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""From looks to tables: rates, order, what does not answer. Pure.
+"""From looks to tables: rates, order, silent sources; pure.
 
 A rate is the difference of two looks that both got an answer, by their own times: an outage in
 between makes it an average over the outage, never a jump. A count that fell (a topic was created

@@ -1,4 +1,4 @@
-"""`dovetail pipeline dead`: jobs that teams gave up; replay or drop them."""
+"""`dovetail pipeline dead`: jobs that teams gave up; replays or drops them."""
 
 import getpass
 import time

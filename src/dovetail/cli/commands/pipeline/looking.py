@@ -1,4 +1,4 @@
-"""`dovetail pipeline status` and `show`: how a pipeline is doing, and its graph."""
+"""`dovetail pipeline status` and `show`: the state of a pipeline, and its graph."""
 
 import sys
 import time

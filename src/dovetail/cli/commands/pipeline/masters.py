@@ -1,4 +1,4 @@
-"""Running a pipeline from the command line: alone or as one of several masters, with a display."""
+"""Runs a pipeline from the command line: alone or as one of several masters, with a display."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""`dovetail pipeline package`: what a pipeline needs on other machines, in one file."""
+"""`dovetail pipeline package`: packs what a pipeline needs on other machines into one file."""
 
 from pathlib import Path
 from typing import Annotated
