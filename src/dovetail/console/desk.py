@@ -1,4 +1,4 @@
-"""What handlers work with: the node from inside, and clients of the cluster from outside."""
+"""What handlers use: the node from inside, and clients of the cluster from outside."""
 
 import asyncio
 from dataclasses import dataclass, field

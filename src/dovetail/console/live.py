@@ -1,15 +1,15 @@
-"""Live documents: what a page shows, sent again whenever it changed, by server-sent events.
+"""Live documents: what a page shows, sent again whenever it changes, by server-sent events.
 
 A *watch* names a document of the API (`topics`, `topic:orders`, or a part of a list with its
-parameters: `topics?filter=orders&sort=-records`). While somebody has a watch, one
-task of this node samples it at its interval and gives it to all its watchers; without a watcher
-nothing runs. A watcher has a queue with a limit: a reader that is slower than the changes is sent
-away and may come again, so no reader can hold up the node or another reader.
+parameters: `topics?filter=orders&sort=-records`). While somebody has a watch, one task of this node
+samples it at its interval and gives it to all its watchers; without a watcher nothing runs. A
+watcher has a bounded queue: a reader that is slower than the changes is disconnected and may
+reconnect, so no reader can delay the node or another reader.
 
     event: hello     once: the interval, and what is watched
     event: <watch>   the whole document, as its GET endpoint gives it
-    event: trouble   instead of it, while it cannot be had
-    event: bye       come again: the node stops, or the reader is too slow
+    event: trouble   instead of it, while it is not available
+    event: bye       reconnect: the node stops, or the reader is too slow
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Rates: how fast counters grow, computed in one place from values that are read anyway. Pure.
+"""Rates: how fast counters grow, computed in one place from values that are read anyway; pure.
 
-Every look at a counter is a sample. The rate is the growth since a sample that is old enough to
-mean something and young enough to be true; without such a sample it is unknown, which is not zero.
-A counter that went back (a topic was created again under its name) starts over.
+Every reading of a counter is a sample. The rate is the growth since a sample that is old enough to
+be meaningful and young enough to be current; without such a sample it is unknown, which is not
+zero. A counter that went back (a topic was created again under its name) starts over.
 """
 
 from collections import OrderedDict, deque

@@ -2,16 +2,17 @@
 
     overview.py            the cluster at a glance
     topics.py              topics with partitions, owners and settings
-    messages.py            messages of a topic: look at them, produce one
+    messages.py            messages of a topic: read them, produce one
     groups.py              consumer groups: members, positions, lag
     history.py             the last hour of this node, for charts
     timelines.py           timelines with load, lateness and consumers
     timeline_messages.py   messages and schedules of a timeline
-    receiving.py           messages received by programs of any language, and finished
+    receiving.py           lets programs of any language receive and finish messages
     streams.py             shared streams
     pipelines.py           pipelines of teams
     outbox.py              the outbox
     dead.py                dead letters of every kind
 
-A handler gets the `Desk` and what was asked, calls a function of `admin`, and returns a struct.
+A handler gets the `Desk` and the decoded request, calls a function of `admin`, and returns a
+struct.
 """

@@ -1,6 +1,6 @@
 """Dead letters of every kind in one place: of timelines, of teams, of the outbox (`admin/dead`).
 
-A source that cannot be asked shows with its trouble and hides nothing of the others.
+A source that cannot be asked is shown with the reason and hides nothing of the others.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Messages of a topic over HTTP: look at them by offset, time or key, and produce one."""
+"""Messages of a topic over HTTP: read them by offset, time or key, and produce one."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""The outbox over HTTP: what waits, how long, who has the locks, what went wrong."""
+"""The outbox over HTTP: what waits, how long, which relay has the locks, what went wrong."""
 
 import asyncio
 from collections.abc import Callable

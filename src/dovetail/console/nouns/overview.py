@@ -1,8 +1,8 @@
 """The cluster at a glance: health, what needs attention, nodes, totals.
 
-Each total is asked for on its own; one that is not known is None and hides nothing of the others.
-The nodes are those that hold their lease, as they describe themselves; an overseer knows the
-latency and the topics of each as well.
+Each total is requested separately; one that is unknown is None and hides nothing of the others.
+The nodes are those that hold their lease, as they describe themselves; an overseer also knows the
+latency and the topics of each.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: the graph, and how each team is doing, as the drivers report it."""
+"""Pipelines over HTTP: the graph, and the state of each team, as the drivers report it."""
 
 from msgspec import Struct
 

@@ -1,15 +1,15 @@
 """Messages of a timeline for programs of any language: receive, extend, done, retry, dead.
 
-A message that is received is leased: until its lease ends it is nobody else's. Its `id` and
-`version` name the lease, and whoever extends or finishes it shows both; the store refuses a version
-that is not the last one. Each item of a batch has its own outcome, in the order of the request:
+A received message is leased: until its lease ends no other consumer gets it. Its `id` and `version`
+name the lease, and a request to extend or finish it needs both; the store refuses a version that is
+not the last one. Each item of a batch has its own outcome, in the order of the request:
 
     ok      it is done
     dead    retried for the last time: it is a dead letter now
     gone    no such message: it was done, cancelled, or is a dead letter
     stale   the lease ended, and another consumer has the message
 
-Nothing here is audited: these are messages on their way, not changes by an operator.
+Nothing here is audited: these are messages in flight, not changes by an operator.
 """
 
 from collections.abc import Iterable

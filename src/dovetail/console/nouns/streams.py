@@ -1,4 +1,4 @@
-"""Shared streams over HTTP: members, leader, term, lag, elections, as the shared log has them."""
+"""Shared streams over HTTP: members, leader, term, lag, elections, from the shared log."""
 
 from typing import Annotated
 

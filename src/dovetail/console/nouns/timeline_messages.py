@@ -1,5 +1,6 @@
-"""Messages of a timeline over HTTP: look them up, schedule, move, cancel, also
-by filter; recurring schedules."""
+"""Messages of a timeline over HTTP: look up, schedule, move, cancel, also by filter; recurring
+schedules.
+"""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Timelines over HTTP: what waits, how late, who has what; create and delete them."""
+"""Timelines over HTTP: what waits, how late, which consumer has what; create and delete them."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
 """Topics over HTTP: list, describe, create, alter, delete.
 
 Names, states, terms and chains come from the shared catalog, offsets from the owners of the
-partitions, which tell what has changed (`log/ends`). What an owner does not tell is None.
+partitions, which report what has changed (`log/ends`). What an owner does not report is None.
 """
 
 from collections.abc import Callable

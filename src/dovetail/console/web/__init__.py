@@ -1,12 +1,12 @@
-"""HTTP itself: who may ask, how a request reaches its handler, how it is answered.
+"""HTTP itself: authentication, dispatch of requests, answers and errors.
 
-http.py           the web application: routes, probes, metrics; serving it
+http.py           the web application: routes, probes, metrics; serves it
 guard.py          which requests pass: names, sites, tokens; headers of every answer
-signing_in.py     the token and the cookie that stands for it
+signing_in.py     the token, and the cookie in its place
 session.py        signing in and out, and the audit log, over HTTP
 endpoint.py       an endpoint, declared once
-query.py          parameters; lists filtered, sorted and cut
-dispatch.py       what an endpoint declares is decoded, checked, audited and answered
+query.py          parameters; filters, sorts and cuts lists
+dispatch.py       decodes, checks, audits and answers what an endpoint declares
 errors.py         errors as statuses and documents
 content.py        bytes in JSON
 audit.py          the audit log of changes

@@ -1,10 +1,10 @@
-"""From a request to its handler and back: what `Endpoint` declares is done here.
+"""From a request to its handler and back: performs what an `Endpoint` declares.
 
     decode path, query, body → (a change: a line in the audit log) → handler → (its end) → answer
 
-What does not fit its declared type is refused before the handler sees it. A change is recorded
-before it begins and after it ends. A defect in a handler is answered as one; its details go to the
-log.
+Input that does not fit its declared type is refused before the handler sees it. A change is
+recorded before it begins and after it ends. A bug in a handler is answered as an internal error;
+its details go to the log.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The API as a page for people, from the OpenAPI document: no script, nothing from elsewhere."""
+"""The API as a page for people, from the OpenAPI document: no script, nothing from other hosts."""
 
 from html import escape
 from typing import Any

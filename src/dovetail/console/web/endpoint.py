@@ -1,8 +1,8 @@
 """An endpoint, declared once: its route, its checks and its page in the document come from here.
 
-A handler gets what was asked, decoded and checked against the declared types, and returns an object
-of the declared type. Who declares an `action` changes something: it is audited, and its request
-must be JSON. `dispatch` does what is declared; `openapi` describes it.
+A handler gets the request, decoded and checked against the declared types, and returns an object of
+the declared type. An endpoint with an `action` changes something: it is audited, and its request
+must be JSON. `dispatch` performs what is declared; `openapi` describes it.
 """
 
 import asyncio

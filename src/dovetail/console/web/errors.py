@@ -3,8 +3,8 @@
     InvalidInput 400, NotFound 404, Exists and Refused 409, Throttled 429,
     Unavailable and Uncertain 503
 
-The caller sees errors of its own in full; a defect of ours shows as a defect, and its details go to
-the log alone.
+The caller sees the caller's own mistakes in full; a bug of ours shows as an internal error, and its
+details go only to the log.
 """
 
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""The answer that stays open: events of a watcher, until either side has had enough."""
+"""The answer that stays open: events of a watcher, until either side ends it."""
 
 import contextlib
 

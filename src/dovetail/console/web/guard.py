@@ -8,12 +8,12 @@
     /v1/...                              x         x             x
 
 *Host*: a page of another site can have its own name resolve to this machine, and would then be the
-same origin (DNS rebinding). So the name must be one of ours; an address in numbers cannot be
-rebound, and a request with the token in a header does not come from such a page. *Cross-site*: a
-page of another site can send a request here with the browser's cookie; browsers mark it (`Origin`,
+same origin (DNS rebinding). So the name must be one of ours; a numeric address cannot be rebound,
+and a request with the token in a header does not come from such a page. *Cross-site*: a page of
+another site can send a request here with the browser's cookie; browsers mark it (`Origin`,
 `Sec-Fetch-Site`), and changes must be JSON, which a form cannot send. Programs send neither header.
 
-Everything here is decided from headers; no body is read before a request has passed.
+The guard decides by headers alone; no body is read before a request has passed.
 """
 
 import ipaddress

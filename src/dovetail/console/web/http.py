@@ -3,7 +3,7 @@
 `/livez` is 200 while the process can still do its work and 503 when only a restart helps.
 `/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
 The server shares the node's loop, so a loop that hangs fails its probes, which is what probes are
-for. It starts before the rest of the node, so an early question is answered with what is missing.
+for. It starts before the rest of the node, so an early request learns what is still missing.
 
 R4: without a token the server listens on this machine only.
 

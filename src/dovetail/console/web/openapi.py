@@ -1,6 +1,6 @@
 """The OpenAPI document, made from the declared endpoints and the types that check them.
 
-What the document says is what is checked: both come from the same types.
+The document cannot differ from the checks: both come from the same types.
 """
 
 import inspect

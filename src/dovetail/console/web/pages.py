@@ -1,8 +1,8 @@
 """The console's own files: pages, modules and styles, from the package, with ETags.
 
-Every page path gets the same document, whose modules look at the address. Files are read when they
-are asked for and kept by their time and size, so that what is changed while a node runs is seen.
-Nothing outside the folder is reachable: a path is looked up among the files that are there.
+Every page path gets the same document, whose modules read the address. Files are read on request
+and cached by their time and size, so that a change while a node runs is seen. Nothing outside the
+folder is reachable: a path is looked up among the existing files.
 """
 
 import hashlib

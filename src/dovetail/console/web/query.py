@@ -1,7 +1,7 @@
-"""Parameters of a request, decoded; and lists that are filtered, sorted and cut at the server.
+"""Parameters of a request, decoded; and lists that the server filters, sorts and cuts.
 
-A list of thousands costs the node and its readers by the page that somebody looks at: `page_of`
-gives so many rows of those that match, and says how many match.
+A list of thousands costs the node and its readers only the page that somebody views: `page_of`
+returns so many of the matching rows, and the number of matches.
 """
 
 from collections.abc import Callable, Mapping, Sequence

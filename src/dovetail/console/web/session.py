@@ -1,4 +1,4 @@
-"""Signing in and out over HTTP, and the audit log: who is who, and who did what.
+"""Signing in and out over HTTP, and the audit log.
 
 Signing in is audited; a failure goes to the node's log alone. Otherwise strangers could fill the
 audit log until nothing else is in it.

@@ -1,8 +1,8 @@
-"""Signing in: one token for everybody who may; browsers get a cookie for it.
+"""Signing in: one token for all operators; browsers get a cookie for it.
 
-The cookie holds the time until which it is good and a seal over it, made with the token: every
-broker that has the token accepts it, also after a restart, and none has to remember it. A new token
-ends all of them. Tokens and seals are compared in constant time.
+The cookie holds the time until which it is valid and a seal over it, made with the token: every
+broker that has the token accepts it, even after a restart, and none has to remember it. A new token
+ends all cookies. Tokens and seals are compared in constant time.
 
 Wrong tokens are counted for each address, in a header as on the page: after a handful in a minute,
 further ones are throttled and leave no line in the log. The right token always passes, or anybody

@@ -1,7 +1,7 @@
 """Threads for the console's blocking calls, apart from those of the node.
 
-Clients of Kafka, databases and files may wait for seconds; whoever looks at a page must not make
-the node wait for a thread. They are started when needed.
+Clients of Kafka, databases and files may wait for seconds; a reader of a page must not make the
+node wait for a thread. They are started when needed.
 """
 
 import asyncio
