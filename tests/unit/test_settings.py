@@ -214,7 +214,7 @@ def test_the_file_of_the_working_folder_is_found(tmp_path: Path) -> None:
         (("log.message_bytes_max=200MiB",), r"kafka\.frame_bytes_max .* at least"),
         (
             ("groups.session_timeout_ms_min=2h", "groups.session_timeout_ms_max=1h"),
-            "no session would be legal",
+            "no timeout would be valid",
         ),
         (("kafka.port=1", "kafka.port=2"), r"kafka\.port is given twice"),
     ],

@@ -1,7 +1,7 @@
-"""Settings: one frozen object, and for every value where it came from.
+"""Settings: one frozen object, and the origin of every value.
 
-A setting has one name, `section.name`, and four places where it can be given. The first in this
-list that names it wins:
+A setting has one name, `section.name`, and can be given in four places. The first in this list that
+gives it wins:
 
     place         spelled                              example
     flag          --set section.name=value, or a       --set log.retention_ms=2d
@@ -11,21 +11,21 @@ list that names it wins:
     default       this package                         7d
 
 No section has an underscore in its name, so the first underscore after `DOVETAIL_` ends it. The
-file is `--config`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder if there is
-one. A name that is not known is an `InvalidSetting`, in every place, with the nearest known one in
-its message: a misspelt limit must not silently be no limit. A variable `DOVETAIL_*` is therefore
-either a setting or `DOVETAIL_CONFIG`.
+file is `--config`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder if it exists.
+An unknown name is an `InvalidSetting`, in every place, with the nearest known one in its message: a
+misspelt limit must not silently be no limit. A variable `DOVETAIL_*` is therefore either a setting
+or `DOVETAIL_CONFIG`.
 
 Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that the name ends with;
 sizes `64MiB`, `1GB`, or an integer of bytes.
 
     given.py         flag, environment and file, and which one wins
-    sources.py       checks what was given; the settings in force
-    sections.py      all sections together, and where each value was given
-    kinds.py         durations, sizes, ports, secrets: what a setting can be
-    quantity.py      durations and sizes as people write them
+    sources.py       the effective settings: checks what was given
+    sections.py      all sections together, and the origin of each value
+    kinds.py         types of settings: durations, sizes, ports, secrets
+    quantity.py      parses and formats durations and sizes
     reference.py     `docs/settings.md`, made from the code
-    node.py          section `node`: who this node is
+    node.py          section `node`: the node's number, name and folder
     coordination.py  section `coordination`: embedded or etcd
     kafka.py         section `kafka`: the listener for Kafka clients
     http.py          section `http`: health, metrics, console

@@ -1,4 +1,4 @@
-"""The section `coordination`: who is alive and who owns what, in this process or in etcd."""
+"""The section `coordination`: membership, owners and terms, in this process or in etcd."""
 
 from typing import Literal
 

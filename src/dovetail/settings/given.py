@@ -1,8 +1,8 @@
 """What was given, and where: flags, environment, file; and which one wins.
 
-Each place is read into the same shape, a raw value and its origin by `section.name`. The places
-are laid over each other from the weakest to the strongest. Nothing is checked here, so this module
-needs no section and no pydantic; `sources` checks the result.
+Each place is read into the same shape, a raw value and its origin by `section.name`. A stronger
+place overrides the weaker ones. Nothing is checked here, so this module needs no section and no
+pydantic; `sources` checks the result.
 """
 
 import os

@@ -87,7 +87,7 @@ class GroupsSettings(Section):
         if self.session_timeout_ms_min > self.session_timeout_ms_max:
             raise ValueError(
                 f"session_timeout_ms_min ({self.session_timeout_ms_min}) is more than "
-                f"session_timeout_ms_max ({self.session_timeout_ms_max}): no session would be legal"
+                f"session_timeout_ms_max ({self.session_timeout_ms_max}): no timeout would be valid"
             )
         if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The section `http`: health, metrics, the console and its API; who may use them from where."""
+"""The section `http`: health, metrics, the console and its API; and who may use them."""
 
 import ipaddress
 from pathlib import Path
@@ -52,7 +52,7 @@ class HttpSettings(Section):
         if self.token and self.token_file:
             raise ValueError("give http.token or http.token_file, not both")
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("http.tls_certificate and http.tls_key belong together")
+            raise ValueError("set both http.tls_certificate and http.tls_key, or neither")
         return self
 
     def secret(self) -> str:

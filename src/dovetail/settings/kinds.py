@@ -1,4 +1,4 @@
-"""Kinds of values that settings have: durations, sizes, ports, secrets; and what sections share."""
+"""Types of settings: durations, sizes, ports, secrets; and what sections share."""
 
 from typing import Annotated, Any
 

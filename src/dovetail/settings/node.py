@@ -1,4 +1,4 @@
-"""The section `node`: who this node is."""
+"""The section `node`: the node's number, name and folder."""
 
 from pathlib import Path
 

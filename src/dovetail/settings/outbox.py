@@ -110,7 +110,7 @@ class OutboxSettings(Section):
     @model_validator(mode="after")
     def _check_key(self) -> Self:
         if self.ssl_key_file and not self.ssl_certificate_file:
-            raise ValueError("ssl_key_file is set, but not ssl_certificate_file, which it is for")
+            raise ValueError("ssl_key_file is set without ssl_certificate_file; set both")
         return self
 
     @model_validator(mode="after")

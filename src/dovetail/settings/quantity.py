@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, and back.
+"""Parses and formats durations and sizes.
 
 `parse_*` accept what a person, a TOML file or an environment variable gives; `format_*` write the
 shortest text that parses to the same number.

@@ -1,4 +1,4 @@
-"""Every setting as a page of Markdown, made from the code: `docs/settings.md`."""
+"""`docs/settings.md`: every setting as a page of Markdown, made from the code."""
 
 from collections.abc import Iterator
 from pathlib import Path

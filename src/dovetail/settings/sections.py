@@ -1,4 +1,4 @@
-"""All sections together: one frozen object, and for every value where it was given."""
+"""All sections together: one frozen object, and the origin of every value."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

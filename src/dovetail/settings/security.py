@@ -54,7 +54,7 @@ class SecuritySettings(Section):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("security.tls_certificate and security.tls_key belong together")
+            raise ValueError("set both security.tls_certificate and security.tls_key, or neither")
         if "PLAIN" in self.mechanisms and not self.tls:
             raise ValueError(
                 "plain sends the password unencrypted: set security.tls_certificate too"
@@ -62,11 +62,11 @@ class SecuritySettings(Section):
         if self.tls_clients != "none" and not (self.tls and self.tls_ca):
             raise ValueError(
                 "security.tls_clients needs security.tls_certificate, and security.tls_ca to check "
-                "what clients show"
+                "the certificates of clients"
             )
         if self.authorize and not self.on:
             raise ValueError(
-                "security.authorize needs clients that say who they are: set security.login, or "
+                "security.authorize needs clients with an identity: set security.login, or "
                 "security.tls_clients = 'required'"
             )
         return self

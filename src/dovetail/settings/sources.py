@@ -1,8 +1,8 @@
-"""The settings in force: what was given, checked.
+"""The effective settings: what was given, checked.
 
-Only the result of laying the places over each other is checked, so a bad value that a stronger
-place replaces is no error, while an unknown name always is. Only the environment belongs to others
-too: a variable that resembles none of ours is not ours.
+Only the effective values are checked, so a bad value that a stronger place overrides is not an
+error, while an unknown name always is. Other programs share only the environment: a variable that
+resembles none of ours is ignored.
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """The section `stream`: the shared stream, one elected consumer among replicas.
 
-The names are those of the design that it follows; `docs/stream.md` maps them. What the values mean
-and how they must fit together is checked by `dovetail.stream.StreamSettings`.
+The names are those of the design that it follows; `docs/stream.md` maps them.
+`dovetail.stream.StreamSettings` checks what the values mean and how they fit together.
 """
 
 from pathlib import Path
