@@ -1,12 +1,12 @@
 """The file of a backup: a plain tar, whose last member lists all others.
 
-    ledgers/identity               which disk the ledgers belong to
+    ledgers/identity               the identity of the disk of the ledgers
     ledgers/0000000001.segment     as it was at the cut
     timelines/0000000001.sqlite    a timeline
     coordination                   every key with its value; MessagePack
     backup.json                    the list: sizes and CRC-32C of all the above; it is last
 
-A node that cannot go on ends the file, wherever it is, with the reason (`gave_up`).
+A node that cannot continue ends the file, wherever it is, with the reason (`gave_up`).
 
 Index files are left out: a start builds them from the segments.
 """
@@ -133,7 +133,7 @@ class Archive:
         try:
             reason = _reason_given(path)
             if reason is not None:
-                raise Unavailable(f"the node gave this backup up: {reason}")
+                raise Unavailable(f"the node could not finish this backup: {reason}")
             self._tar = tarfile.open(path, "r:", tarinfo=_Plain)  # noqa: SIM115 - see `__exit__`
         except FileNotFoundError as error:
             raise NotFound(f"there is no file {path}") from error
@@ -158,7 +158,7 @@ class Archive:
                 raise Damaged(f"{self.path} is not complete: its list is missing; take it again")
             contents = msgspec.json.decode(self._text(LIST), type=Contents)
         except (tarfile.TarError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Damaged(f"{self.path} is not a whole backup: {error}") from error
+            raise Damaged(f"{self.path} is not a complete backup: {error}") from error
         if contents.format != FORMAT:
             raise InvalidInput(
                 f"{self.path} has format {contents.format}, and this version reads {FORMAT}; "
@@ -166,19 +166,19 @@ class Archive:
             )
 
         if sorted(names) != sorted([*contents.files, LIST]):
-            raise Damaged(f"{self.path} does not hold the files of its own list")
+            raise Damaged(f"{self.path} does not hold the files that it lists; use another backup")
         missing = {COORDINATION, IDENTITY} - contents.files.keys()
         if missing:
             raise Damaged(f"{self.path} has no {min(missing)!r}, which every backup has")
         for name in contents.files:
             if _NAME.fullmatch(name) is None:
-                raise Damaged(f"{self.path} holds {name[:100]!r}, which is no part of a backup")
+                raise Damaged(f"{self.path} holds {name[:100]!r}, which is not part of a backup")
         return contents
 
     def _text(self, name: str) -> str:
         file = self._tar.extractfile(name)
         if file is None:
-            raise Damaged(f"{self.path}: {name} is no file")
+            raise Damaged(f"{self.path}: {name} is not a file")
         return file.read(_LIST_BYTES_MAX).decode()
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -187,7 +187,7 @@ class Archive:
         size = checksum = 0
         file: IO[bytes] | None = self._tar.extractfile(name)
         if file is None:
-            raise Damaged(f"{self.path}: {name} is no file")
+            raise Damaged(f"{self.path}: {name} is not a file")
         try:
             while chunk := file.read(CHUNK_BYTES):
                 size += len(chunk)

@@ -1,10 +1,10 @@
-"""The gap in numbers that a restored node begins behind.
+"""The gap in numbers behind which a restored node begins; pure.
 
-Between the backup and the loss of the node, numbers were given that the backup does not know, and
-clients that live on remember them. Nothing may be given under them again:
+Between the backup and the loss of the node, numbers were issued that the backup does not know, and
+surviving clients remember them. Nothing may be issued under them again:
 
-    term of a partition       a client drops the news of a leader of an older term, and would never
-                              find the restored node
+    term of a partition       a client ignores the news of a leader of an older term, and would
+                              never find the restored node
     id of a producer          two producers under one id: the second one's batches pass for repeated
                               ones of the first, and are acknowledged without being stored
     id of a ledger            ledgers that were begun after the snapshot of the chains lie in the

@@ -1,8 +1,8 @@
-"""A backup into an empty data folder.
+"""Restores a backup into an empty data folder.
 
-The order makes a restore that ended half-way recognisable: a mark first, then files, then the keys
-of coordination, and the mark goes last. A node refuses a folder with the mark, and a restore into
-it begins anew. Nothing of a folder that holds anything else is touched.
+The order makes an interrupted restore recognisable: a mark first, then files, then the keys of
+coordination, and the mark goes last. A node refuses a folder with the mark, and a restore into it
+begins anew. A folder that holds anything else is left untouched.
 """
 
 import contextlib

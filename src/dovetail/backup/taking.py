@@ -1,13 +1,13 @@
-"""Taking a backup of a running node: three snapshots in a moment, then the file as a stream.
+"""Takes a backup of a running node: three snapshots in a moment, then the file as a stream.
 
     begin → timelines pinned → [deletions wait: keys read → segments cut] → copying → end
 
-The package says why in this order. A backup that nobody reads any more, or that fails, gives all
-files back. There is one at a time: each holds files open that the node has dropped.
+The package says why in this order. A backup that is no longer read, or that fails, releases all
+files. There is one at a time: each holds files open that the node has dropped.
 
-Timelines are copied to a file beside the data before they are sent, by SQLite's online backup, one
-after the other; the node needs room for the largest. A power cut can leave one such copy behind: it
-goes with the next backup.
+SQLite's online backup copies timelines to a file beside the data before they are sent, one after
+the other; the node needs space for the largest. A power cut can leave one such copy behind; the
+next backup removes it.
 """
 
 import asyncio
@@ -104,10 +104,10 @@ class Backups:
                 "etcd; docs/operations.md says how to keep a copy of a cluster"
             )
         if self._turn.locked():
-            raise Throttled("another backup of this node is under way; wait until it has ended")
+            raise Throttled("another backup of this node is running; wait until it has ended")
         async with self._turn:
             snapshots = await self._begin()
-            _log.info("backup begun", segments=len(snapshots.cut.segments))
+            _log.info("backup started", segments=len(snapshots.cut.segments))
             sent = 0
             try:
                 async for piece in self._pieces(snapshots):
