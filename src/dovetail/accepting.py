@@ -1,7 +1,7 @@
-"""Accepting: sockets that listen, and what they bring.
+"""Listening sockets, and the connections that they accept.
 
-A connection is handed on as soon as the system has it, before TLS is agreed on: so one that never
-agrees is counted and can be closed like any other.
+A connection is passed on as soon as the system has it, before its TLS handshake: so one that never
+completes the handshake is counted and can be closed like any other.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Addresses as people write them: `host:port`, `[::1]:9092`, and lists of them with commas.
+"""Parses addresses: `host:port`, `[::1]:9092`, and lists of them with commas.
 
-Every address that a user, a setting or a peer names is read here, so that a list, an IPv6 address
+Every address that a user, a setting or a peer gives is parsed here, so that a list, an IPv6 address
 and a mistake mean the same everywhere.
 """
 

@@ -1,16 +1,16 @@
 """Background work: every long-lived task, thread and timer starts here, by name (R5).
 
     start_task, start_thread    work that comes to an end; an unexpected failure is its end
-    keep_task, keep_thread      work that lasts; an unexpected failure starts it again, with backoff
+    keep_task, keep_thread      work that lasts; an unexpected failure restarts it, with backoff
     Alarm, later                a callback at a later time; one that fails is called again
-    watch_loop                  callbacks of the loop that nobody else hears of
-    on_signals                  what a signal has the process do, beside what it does
+    watch_loop                  reports failures of loop callbacks that nothing else catches
+    on_signals                  adds a handler of signals to the existing ones
 
 Promises: an unexpected failure of any of them, of whatever class, is logged with the name, counted,
-and reported to the supervisor of whoever started it (`supervision.py`), which says so where
-restarts do not help. A task that nobody else keeps is kept here. A task that its owner cancels has
+and reported to the supervisor of its starter (`supervision.py`), which reports work that restarts
+do not help. A task without another reference is kept alive here. A task that its owner cancels has
 ended as it should; a `CancelledError` out of something that it awaited is a failure like any other.
-What the caller names as `expected` ends the work and is the caller's to report.
+An error that the caller names as `expected` ends the work, and the caller reports it.
 
 Names are words of the code (`room/work`); `of` says which one, where there are several.
 `tests/background_work.py` lists them all, with what a failure of each means.

@@ -1,7 +1,7 @@
 """For callers without asyncio: something with `async with`, used by `with`.
 
-Its event loop runs in a thread of its own. Calls may come from any other thread, and return when
-they are done. A call from the loop's own thread, as in a callback, would wait for itself: it is
+Its event loop runs in its own thread. Calls may come from any other thread, and return when they
+are done. A call from the loop's own thread, as in a callback, would wait for itself, so it is
 refused.
 """
 
@@ -72,7 +72,9 @@ class Blocking(Generic[Held]):
         """Runs the work in the loop; does not wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("called from the loop's own thread, which it would wait for")
+            raise RuntimeError(
+                "called from the loop's own thread, which would wait for itself; call from another"
+            )
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def enter(self, context: AbstractAsyncContextManager[Result]) -> Result:

@@ -1,6 +1,6 @@
 """The codecs of record batches: none, gzip, snappy, lz4, zstd.
 
-What a stranger compressed is inflated into bounded room, so that a bomb stops at a limit.
+Foreign data is decompressed into bounded memory, so that a bomb stops at a limit.
 """
 
 from types import ModuleType
@@ -28,7 +28,7 @@ _XERIAL_HEADER_BYTES = 16
 def codec_number(name: str) -> int:
     """The number of a codec. Raises `InvalidInput`."""
     if name not in CODECS:
-        raise InvalidInput(f"compression {name!r} is unknown; take one of {', '.join(CODECS)}")
+        raise InvalidInput(f"compression {name!r} is unknown; choose one of {', '.join(CODECS)}")
     return CODECS.index(name)
 
 

@@ -1,4 +1,4 @@
-"""The headers by which a record or message says that it is a dead letter, and why it died.
+"""The headers that mark a record or message as a dead letter, and say why it died.
 
 Teams, shared streams and timelines write them; the console and `dovetail stream dead` read them.
 """

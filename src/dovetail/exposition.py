@@ -1,10 +1,10 @@
-"""Metrics over HTTP for processes without a web server of their own: a relay, a driver; and the
-series about background work, which every process has.
+"""Metrics over HTTP for processes without a web server: a relay, a driver; and the series about
+background work, which every process has.
 
 One daemon thread answers `/metrics`, in the format that the scraper asks for. A scrape never waits
 for the process's work, and the work never waits for a scrape.
 
-A node has tens of thousands of series that seldom change. `Rendered` ones bring their text along,
+A node has tens of thousands of series that rarely change. `Rendered` ones supply their own text,
 and `render` puts it between what the library writes.
 """
 

@@ -7,9 +7,9 @@
     topic                   Kafka's names: letters, digits, '.', '_' and '-' (`check_topic`)
     reason                  whatever an exception says, made readable (`described`, `readable`)
 
-An exception may raise when it is asked for its text, and any text may hold NUL, which PostgreSQL
-does not store, or half a character (a lone surrogate), which has no encoding. What is only shown is
-made readable, and that never raises. What is kept as it is, is refused where it enters, before
+An exception may raise when it is converted to text, and any text may hold NUL, which PostgreSQL
+does not store, or a lone surrogate, which has no encoding. Text that is only displayed is made
+readable, and that never raises. Text that is stored unchanged is refused where it enters, before
 anything has happened, with `InvalidInput`.
 """
 

@@ -6,13 +6,13 @@ one kind can be counted and searched:
     log = get_logger("kafka")
     log.warning("request refused", client="10.0.0.7:41022", api_key=99)
 
-`text` is for a person at a terminal; `json` is one object a line. `auto` takes text on a terminal
-and JSON elsewhere: what is not read by a person is read by a program, and a program should not
-have to guess where a value ends.
+`text` is for a person at a terminal; `json` is one object a line. `auto` chooses text on a terminal
+and JSON elsewhere: what no person reads, a program does, and a program should not have to guess
+where a value ends.
 
-Whatever an outsider sends can end up in a field. Values are quoted and their control characters
-escaped in both formats, so nobody can forge a second line; and lines that an outsider can trigger
-go through `RateLimitedLog`, so nobody can fill the disk with them.
+Data from outsiders can end up in a field. Values are quoted and their control characters escaped in
+both formats, so nobody can forge a second line; and lines that an outsider can trigger go through
+`RateLimitedLog`, so nobody can fill the disk with them.
 """
 
 import json

@@ -6,11 +6,11 @@
 
 The checksum (CRC-32C) covers everything behind it, so the base offset and the leader epoch can be
 set without touching the rest. A broker stores a batch as it came (K2): it writes only those two
-fields, and for topics that stamp their own time, the timestamp and the checksum.
+fields and, for topics with log append time, the timestamp and the checksum.
 
-The log opens a batch where it has to: its journals are batches, and a lookup by time needs the
-records of one. Clients build batches under sequence numbers of their choice. Spark's tables, which
-read and write columns, have an encoder and a decoder of their own (`spark.records`).
+The log opens a batch only where it must: its journals are batches, and a lookup by time needs the
+records of one. Clients build batches under sequence numbers of their choice. Spark tables, which
+read and write columns, have their own encoder and decoder (`spark.records`).
 """
 
 import struct
@@ -155,7 +155,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
     header = read_header(batch)
     if header.length != len(batch) - _LENGTH_FROM:
         raise InvalidBatch(
-            f"batch length {header.length} in {len(batch)} bytes; send one batch to a partition"
+            f"batch length {header.length} in {len(batch)} bytes; send one batch per partition"
         )
     if header.checksum != crc32c(batch[CHECKED_FROM:]):
         raise ChecksumMismatch("the batch fails its checksum: it changed on its way")
@@ -165,7 +165,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
             f"{header.record_count} records with last offset delta {header.last_offset_delta}"
         )
     if header.attributes & CONTROL:
-        raise InvalidBatch("control batches are written by brokers alone")
+        raise InvalidBatch("only brokers write control batches")
     if header.attributes & TRANSACTIONAL and header.producer_id < 0:
         raise InvalidBatch("a transactional batch without a producer id")
     if header.attributes & CODEC_MASK > 4:
@@ -173,7 +173,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidBatch(f"producer {header.producer_id} sends no sequence or epoch")
     if BROKER_PRODUCER_IDS <= header.producer_id < _BROKER_PRODUCER_IDS_END:
-        raise InvalidBatch(f"producer id {header.producer_id} is one of brokers; ask for an id")
+        raise InvalidBatch(f"producer id {header.producer_id} is reserved for brokers; request one")
     return header
 
 

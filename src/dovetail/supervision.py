@@ -1,17 +1,17 @@
 """Supervision: which background work of a node, client, relay or replica keeps failing (R5).
 
 Every piece of background work has a name and reports its unexpected failures to a supervisor. A
-single failure is a line in the log and a count: the work was started again. Work that fails
-`FAILING_AFTER` times in a row is a *problem* of whoever owns the supervisor, and shows by its name
-in `/readyz`, `health()` and the metrics, until it has been quiet for long enough.
+single failure is a line in the log and a count: the work was restarted. Work that fails
+`FAILING_AFTER` times in a row is a *problem* of the supervisor's owner, and shows by its name in
+`/readyz`, `health()` and the metrics, until it has been quiet for long enough.
 
 "In a row" and "quiet" are measured by the work itself: one that fails 10 minutes after each start
-is well again when it has run for more than 20, and not after 10 seconds of a new attempt.
+counts as recovered when it has run for more than 20, and not after 10 seconds of a new attempt.
 
-Which supervisor: the one of the context. A node enters its own while it starts, and all that is
-started from there, directly or not, reports to it. Without one there is that of the process.
+Which supervisor: that of the context. A node enters its own while it starts, and all work that is
+started from there, directly or not, reports to it. Otherwise the process's own is used.
 
-Not here: starting work, and starting it again (`background.py`).
+Not here: starting and restarting work (`background.py`).
 """
 
 import math

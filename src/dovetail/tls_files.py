@@ -1,10 +1,10 @@
 """Certificate files that are read again when they change, so that a renewal needs no restart.
 
-A connection keeps what its handshake has agreed on; the next handshake gets the new certificate.
-Files that do not fit together, as in the middle of a renewal, change nothing: the old ones serve
-until a later look finds files that do.
+A connection keeps the certificate of its handshake; the next handshake gets the new one. Files that
+do not fit together, as in the middle of a renewal, change nothing: the old ones serve until a later
+look finds files that do.
 
-Not here: distrust. An authority that is taken out of its file is trusted until a restart.
+Not here: revocation. An authority that is removed from its file is trusted until a restart.
 """
 
 import ssl

@@ -1,9 +1,9 @@
 """Traces: one order's way through outbox, log, teams and timelines, by OpenTelemetry.
 
-What travels is W3C's `traceparent`, as a header of a record or of a timeline's message. Whoever
-makes a message puts the context of its own span there; whoever works on it makes a span with that
-parent, and gives its own context to what follows from it. Nobody changes a message on its way: a
-relay sends what was committed, byte for byte, so its span stands beside the work, not above it.
+W3C's `traceparent` travels as a header of a record or of a timeline's message. The producer of a
+message puts the context of its own span there; whatever works on the message makes a span with that
+parent, and passes its own context to what follows. Nothing changes a message in flight: a relay
+sends what was committed, byte for byte, so its span stands beside the work, not above it.
 
     publish ─┬─ send (relay)
              └─ work (team, or your consumer) ─┬─ work (next team)
@@ -11,11 +11,12 @@ relay sends what was committed, byte for byte, so its span stands beside the wor
                                                             └─ handle (your function)
 
 A trace begins where something is made (`publish`, `schedule`), or in your own code. Work on a
-message without a context makes no span: what was not asked for is not followed.
+message without a context makes no span.
 
-Off, which is the default, `span` gives one object that does nothing, and no package is loaded. On,
-spans go to the tracer provider of your application if it has one, else to the collector that the
-section `tracing` names, in the background: a collector that is away costs spans, never messages.
+Off, which is the default, `span` returns one object that does nothing, and no package is loaded.
+On, spans go to the tracer provider of your application if it has one, else to the collector that
+the section `tracing` names, in the background: a collector that is away costs spans, never
+messages.
 
 In a node, a relay and a pipeline's driver the settings decide. An application calls `use()` once.
 """

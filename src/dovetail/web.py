@@ -1,11 +1,11 @@
-"""A web server inside somebody else's event loop: it takes no signals, and reports when it listens.
+"""A web server (uvicorn) in a running event loop: it takes no signals, and reports when it listens.
 
-It is uvicorn. Whoever starts it ends it, and decides what it serves and at which address.
+Its starter also ends it, and decides what it serves and at which address.
 
 A connection counts from the moment the system has accepted it. It is the client's *turn* until its
-request is there with its body, and while it does not read its answer. A turn has an end, and one
-connection too many costs the longest turn its place. So whoever connects and says nothing, or half
-of something, keeps nobody out: probes are answered, and file handles stay free for the rest.
+request with its body has arrived, and while it does not read its answer. A turn has a time limit,
+and one connection too many closes the one with the longest turn. So a client that sends nothing, or
+half of something, keeps nobody out: probes are answered, and file handles stay free for the rest.
 """
 
 import asyncio
@@ -250,7 +250,7 @@ async def serve_web(
         task.cancel()
         raise
     if ended:
-        raise Unavailable(f"the web server on {host}:{port_bound} ended as soon as it began")
+        raise Unavailable(f"the web server on {host}:{port_bound} ended right after its start")
     scheme = "https" if certificate else "http"
     return WebServer(server, task, scheme=scheme, host=host, port=port_bound)
 

@@ -174,7 +174,7 @@ def test_damage_is_refused() -> None:
         decoded(data[:16] + b"\x01" + data[17:])
     with pytest.raises(InvalidBatch, match="cannot decompress a batch as lz4"):
         inflate(b"no lz4 at all", 3)
-    with pytest.raises(InvalidInput, match="'brotli' is unknown; take one of none"):
+    with pytest.raises(InvalidInput, match="'brotli' is unknown; choose one of none"):
         codec_number("brotli")
     assert decoded(data + data[:50])[0]["value"] == b"v"
 
