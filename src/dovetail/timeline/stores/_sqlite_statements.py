@@ -162,6 +162,14 @@ UPDATE messages SET parked = 0 WHERE id IN (
     WHERE NOT EXISTS (SELECT 1 FROM messages h WHERE h.order_key = k.value AND h.parked = 0)
 )
 """
+#: The message of each order key that is not parked: what it is due at, and whether it is held.
+HEADS = """
+SELECT order_key, due, holder IS NOT NULL FROM messages
+WHERE order_key IN (SELECT value FROM json_each(?)) AND parked = 0
+"""
+PARK_HEADS = """
+UPDATE messages SET parked = 1 WHERE order_key IN (SELECT value FROM json_each(?)) AND parked = 0
+"""
 HAS_ORDER = """
 SELECT EXISTS (SELECT 1 FROM messages WHERE order_key IS NOT NULL)
     OR EXISTS (SELECT 1 FROM dead WHERE order_key IS NOT NULL)

@@ -22,6 +22,8 @@ from dovetail.timeline.stores import _sqlite_statements as sql
 from dovetail.timeline.stores import outcomes as shared
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult
 
+_NO_LIFE = Life()
+
 
 def insert(
     connection: sqlite3.Connection,
@@ -128,16 +130,44 @@ def _insert_keyless(
     first: int,
 ) -> list[Inserted]:
     """Messages with order keys or lives of their own, none with a key."""
+    heads = _new_heads(connection, messages)
     rows: list[tuple[Any, ...]] = []
-    for identity, (new, bucket) in enumerate(zip(messages, buckets, strict=True), first):
-        life, order_key = new.life or Life(), new.order_key
-        parked = order_key is not None
-        row = (identity, new.due_ms, bucket, new.due_ms, new.priority, order_key, parked)
+    for at, (new, bucket) in enumerate(zip(messages, buckets, strict=True)):
+        life, order_key = new.life or _NO_LIFE, new.order_key
+        parked = order_key is not None and at not in heads
+        row = (first + at, new.due_ms, bucket, new.due_ms, new.priority, order_key, parked)
         rows.append((*row, life.attempts_max, life.backoff_ms, life.ttl_ms))
     _insert_rows(connection, sql.INSERT_KEYLESS, sql.INSERT_KEYLESS_ROWS, rows)
-    outcomes = _insert_bodies(connection, messages, first)
-    order(connection, {message.order_key for message in messages})
-    return outcomes
+    return _insert_bodies(connection, messages, first)
+
+
+def _new_heads(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> set[int]:
+    """The places of new messages that are the first of their order keys; whoever they come before
+    is parked.
+
+    One that somebody holds stays the first, and so does one that is due at the same time. The
+    first of each key is known before it is stored, so no row is changed after it was written.
+    """
+    places: dict[str, int] = {}
+    for at, new in enumerate(messages):
+        key = new.order_key
+        if key is None:
+            continue
+        before = places.get(key)
+        if before is None or new.due_ms < messages[before].due_ms:
+            places[key] = at
+    if not places:
+        return set()
+
+    passed = []
+    for key, due_ms, is_held in connection.execute(sql.HEADS, (json.dumps(list(places)),)):
+        if is_held or due_ms <= messages[places[key]].due_ms:
+            del places[key]
+        else:
+            passed.append(key)
+    if passed:
+        connection.execute(sql.PARK_HEADS, (json.dumps(passed),))
+    return set(places.values())
 
 
 def _insert_bodies(
@@ -201,18 +231,17 @@ def _lease(
         asked = (now_ms, ask.lease_ms, ask.consumer, *buckets, left)
         rows = connection.execute(sql.LEASE, asked).fetchall()
         # An attempt beyond the last one is no attempt: that message had its chances.
-        spent = {row[0] for row in rows if _is_spent(row, attempts_max, now_ms)}
-        dying = [
-            (row[0], shared.reason_of_death(row[2], row[11], now_ms))
-            for row in rows
-            if row[0] in spent
-        ]
-        rows = [row for row in rows if row[0] not in spent]
+        spent = [row for row in rows if _is_spent(row, attempts_max, now_ms)]
+        dying = [(row[0], shared.reason_of_death(row[2], row[11], now_ms)) for row in spent]
+        if dying:
+            gone = {identity for identity, _ in dying}
+            rows = [row for row in rows if row[0] not in gone]
 
-        bodies = connection.execute(sql.BODIES, (as_json(row[0] for row in rows),))
+        ids = [row[0] for row in rows]
+        bodies = connection.execute(sql.BODIES, (as_json(ids),))
         contents = {identity: (body, headers) for identity, body, headers in bodies}
-        for row in rows:
-            values: tuple[Any, ...] = (*row[:7], *contents[row[0]], *row[7:10])
+        for identity, row in zip(ids, rows, strict=True):
+            values: tuple[Any, ...] = (*row[:7], *contents[identity], *row[7:10])
             taken.append(Leased(*values))
 
         if dying:

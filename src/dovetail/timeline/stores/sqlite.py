@@ -194,17 +194,23 @@ class SqliteStore:
             for handle in handles:
                 by_version.setdefault(handle.version, []).append(handle.id)
             gone: list[tuple[int, str | None, int, str | None]] = []
-            done: set[Handle] = set()
+            done: list[tuple[int, list[int]]] = []
             for version, ids in by_version.items():
                 rows = connection.execute(sql.DELETE, (inside.as_json(ids), version)).fetchall()
                 gone += rows
-                done |= {Handle(MessageId(row[0]), Version(version)) for row in rows}
-            connection.execute(sql.DELETE_BODIES, (inside.as_json(row[0] for row in gone),))
+                done.append((version, [row[0] for row in rows]))
+            deleted = [identity for _, ids in done for identity in ids]
+            connection.execute(sql.DELETE_BODIES, (inside.as_json(deleted),))
             keys = {order_key for _, order_key, _, _ in gone}
             inside.order(connection, keys, removed=True)
             held = [(key, identity, now_ms + hold) for identity, _, hold, key in gone if hold]
-            connection.executemany(sql.TAKE_KEY, [each for each in held if each[0] is not None])
-            return inside.statuses(connection, handles, done)
+            if held:
+                taken = [each for each in held if each[0] is not None]
+                connection.executemany(sql.TAKE_KEY, taken)
+            if len(deleted) == len(handles):
+                return [Status.OK] * len(handles)
+            found = {Handle(MessageId(each), Version(at)) for at, ids in done for each in ids}
+            return inside.statuses(connection, handles, found)
 
         return await self._thread.write(work)
 
