@@ -361,9 +361,13 @@ def read_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
 
 def open_records(batch: Buffer, header: BatchHeader) -> Iterator[OpenRecord]:
     """The records of a batch that was checked, with their headers. Raises `InvalidBatch`, also for
-    the name of a header that is not UTF-8: it could not be written again."""
+    the name of a header that is not UTF-8: it could not be written again.
+
+    Records in a row that have the same headers share one list of them, which is read once."""
     data = bytes(inflate(memoryview(batch)[HEADER_BYTES:], header.attributes & CODEC_MASK))
     at = 0
+    raw_headers: bytes | None = None
+    headers: list[tuple[str, bytes | None]] = []
     for _ in range(header.record_count):
         start = at
         length, at = read_varint(data, at)
@@ -373,9 +377,14 @@ def open_records(batch: Buffer, header: BatchHeader) -> Iterator[OpenRecord]:
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
 
-        headers = read_headers(data[at:end])
-        if any("\N{REPLACEMENT CHARACTER}" in name for name, _ in headers):
-            raise InvalidBatch("the name of a header is not UTF-8")
+        if data[at:end] != raw_headers:
+            raw_headers = data[at:end]
+            headers = read_headers(raw_headers)
+            # ASCII is UTF-8.
+            if not raw_headers.isascii() and any(
+                "\N{REPLACEMENT CHARACTER}" in n for n, _ in headers
+            ):
+                raise InvalidBatch("the name of a header is not UTF-8")
         yield OpenRecord(key, value, headers, data[start:end])
         at = end
 

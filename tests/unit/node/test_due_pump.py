@@ -79,6 +79,20 @@ def test_a_batch_is_split_and_nothing_is_lost(given_: list[Any], idempotent: boo
     assert names_in(made, read_header(made)) == {f"7-{message.id}" for message in messages}
 
 
+def test_records_with_the_same_headers_keep_what_is_their_own() -> None:
+    """K11: their headers are read once, and each has its own key and value, or none."""
+    same = [("trace", b"1"), ("bare", None), ("dovetail-delay", b"1h"), ("dovetail-key", b"k")]
+    own = [(None, b"a"), (b"k", b"b"), (None, None), (b"", b""), (None, b""), (b"k", None)]
+    sent = [NewRecord(NOW_MS, key, value, same) for key, value in own]
+    batch = memoryview(build_batch(sent))
+    found = split(batch, read_header(batch), topic_id="t", now_ms=NOW_MS)
+    assert found is not None
+    assert {(new.key, new.due_ms) for new in found.waiting} == {("k", NOW_MS + 3_600_000)}
+    restored = [record_of(leased(message, 1), "7-1")[1] for message in found.waiting]
+    assert [(record.key, record.value) for record in restored] == own
+    assert {tuple(record.headers)[:-1] for record in restored} == {tuple(same[:2])}
+
+
 @pytest.mark.parametrize("name", ["dovetail-due", "dovetail-delay"])
 @pytest.mark.parametrize(
     "value", [None, b"", b"x", b"-1", b"1.5", b"\xff", b"9" * 30, "١٢".encode(), b"1\0"]

@@ -57,6 +57,8 @@ ID: Final = "dovetail-due-id"
 #: In front of a waiting message's headers.
 RECORD_HEADER: Final = "dovetail-record"
 
+Headers = list[tuple[str, bytes | None]]
+
 #: In every batch that may have a due record, uncompressed.
 _SAID: Final = b"dovetail-d"
 
@@ -90,6 +92,18 @@ class Origin(msgspec.Struct, array_like=True, frozen=True):
     doubt: Doubt | None = None
 
 
+class _Form(NamedTuple):
+    """What the messages of records with the same headers have in common."""
+
+    due_ms: int
+    #: That of the first of them, and with the headers as its message has it.
+    origin: Origin
+    headers: list[tuple[str, bytes]]
+    packed: bytes
+    key: str | None
+    key_rule: KeyRule | None
+
+
 class Split(NamedTuple):
     """A batch in two: what is stored now, and what waits."""
 
@@ -111,12 +125,19 @@ def split(batch: memoryview, header: BatchHeader, *, topic_id: str, now_ms: int)
     counted = header.producer_id >= 0
     kept: list[bytes] = []
     waiting: list[NewMessage] = []
+    headers: Headers | None = None
+    form: _Form | None = None
     for record in open_records(batch, header):
-        due_ms = _due_ms(record, now_ms)
-        if due_ms is None or (due_ms <= now_ms and not counted):
+        # Most programs give many records in a row the same headers.
+        if record.headers is not headers:
+            headers = record.headers
+            due_ms = _due_ms(headers, now_ms)
+            waits = due_ms is not None and (due_ms > now_ms or counted)
+            form = _form(record, max(due_ms or 0, now_ms), topic_id) if waits else None
+        if form is None:
             kept.append(record.raw)
         else:
-            waiting.append(_message(record, max(due_ms, now_ms), topic_id))
+            waiting.append(_message(record, form))
         if len(waiting) > WAITING_MAX:
             raise InvalidBatch(
                 f"a batch has more than {WAITING_MAX} due records; send smaller ones"
@@ -131,9 +152,9 @@ def split(batch: memoryview, header: BatchHeader, *, topic_id: str, now_ms: int)
     return Split(memoryview(made), plain, waiting)
 
 
-def _due_ms(record: OpenRecord, now_ms: int) -> int | None:
-    """When it is due; None if it does not say."""
-    said = [(name, value) for name, value in record.headers if name in (DUE, DELAY)]
+def _due_ms(headers: Headers, now_ms: int) -> int | None:
+    """When a record with these headers is due; None if they do not say."""
+    said = [(name, value) for name, value in headers if name in (DUE, DELAY)]
     if not said:
         return None
     if len(said) > 1:
@@ -171,29 +192,42 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _message(record: OpenRecord, due_ms: int, topic_id: str) -> NewMessage:
-    # An id that came with it is that of a record which it was before, perhaps of another topic.
-    ours = (DUE, DELAY, KEY, ID)
-    headers = [(name, value) for name, value in record.headers if name not in ours]
-    bare = [at for at, (_, value) in enumerate(headers) if value is None]
-    origin = Origin(topic_id, record.key, record.value is not None, bare)
-    packed = [(RECORD_HEADER, msgspec.msgpack.encode(origin))]
-    packed += [(name, value or b"") for name, value in headers]
-
-    key = None
+def _form(record: OpenRecord, due_ms: int, topic_id: str) -> _Form:
+    """What messages of records with the headers of this one are. Raises `InvalidBatch`."""
+    key = rule = None
+    kept: list[tuple[str, bytes]] = []
+    bare: list[int] = []
     for name, value in record.headers:
         if name == KEY:
-            try:
-                key = check_key((value or b"").decode(), f"header {KEY}")
-            except (InvalidInput, UnicodeDecodeError) as error:
-                raise InvalidBatch(f"header {KEY}: {error}") from error
-    return NewMessage(
-        due_ms,
-        record.value or b"",
-        encode_headers(tuple(packed)),
-        key,
-        key_rule=None if key is None else KeyRule(OnTaken.REPLACE),
-    )
+            key, rule = _timeline_key(value), KeyRule(OnTaken.REPLACE)
+        # An id that came with it is that of a record which it was before, perhaps of another topic.
+        elif name not in (DUE, DELAY, ID):
+            if value is None:
+                bare.append(len(kept))
+            kept.append((name, value or b""))
+
+    origin = Origin(topic_id, record.key, record.value is not None, bare)
+    return _Form(due_ms, origin, kept, _with_origin(origin, kept), key, rule)
+
+
+def _timeline_key(value: bytes | None) -> str:
+    try:
+        return check_key((value or b"").decode(), f"header {KEY}")
+    except (InvalidInput, UnicodeDecodeError) as error:
+        raise InvalidBatch(f"header {KEY}: {error}") from error
+
+
+def _message(record: OpenRecord, form: _Form) -> NewMessage:
+    headers, like = form.packed, form.origin
+    has_value = record.value is not None
+    if record.key != like.key or has_value != like.has_value:
+        origin = Origin(like.topic_id, record.key, has_value, like.bare)
+        headers = _with_origin(origin, form.headers)
+    return NewMessage(form.due_ms, record.value or b"", headers, form.key, key_rule=form.key_rule)
+
+
+def _with_origin(origin: Origin, headers: Sequence[tuple[str, bytes]]) -> bytes:
+    return encode_headers(((RECORD_HEADER, msgspec.msgpack.encode(origin)), *headers))
 
 
 def in_doubt(message: NewMessage, offset: int, producer_id: int, *, now_ms: int) -> NewMessage:
@@ -218,8 +252,7 @@ def without_doubt(message: Leased, origin: Origin) -> NewMessage:
 
 
 def _packed(origin: Origin, doubt: Doubt | None, headers: Sequence[tuple[str, bytes]]) -> bytes:
-    changed = msgspec.structs.replace(origin, doubt=doubt)
-    return encode_headers(((RECORD_HEADER, msgspec.msgpack.encode(changed)), *headers))
+    return _with_origin(msgspec.structs.replace(origin, doubt=doubt), headers)
 
 
 def record_of(message: Leased, name: str) -> tuple[Origin, NewRecord]:

@@ -53,6 +53,18 @@ Place = tuple[str, int]
 Cut = Callable[[], Split | None]
 
 
+class _Coming:
+    """A batch of a partition on its way to a timeline."""
+
+    __slots__ = ("before", "begun", "done")
+
+    def __init__(self, before: "_Coming | None") -> None:
+        #: The one that came before it, until its own turn.
+        self.before = before
+        #: Set when those before it are stored, and when it is stored itself, or was refused.
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+
+
 class DueTopics:
     """See the module. One for each broker."""
 
@@ -65,7 +77,7 @@ class DueTopics:
         self._tasks = Tasks()
         self._pumps: dict[Place, tuple[Pump, asyncio.Task[None]]] = {}
         #: The last batch of each partition that is on its way to a timeline.
-        self._last: dict[Partition, asyncio.Task[Appended]] = {}
+        self._last: dict[Partition, _Coming] = {}
         self._making: dict[str, asyncio.Lock] = {}
         #: One batch is split at a time, or nobody else would have a thread.
         self._splitting = asyncio.Lock()
@@ -105,16 +117,10 @@ class DueTopics:
         if at_once and found is None and partition not in self._last:
             return partition.append(batch, header)
 
-        storing = self._store(
-            partition,
-            record,
-            number,
-            batch,
-            header,
-            found=found if at_once else cut,
-            before=self._last.get(partition),
-        )
-        return self._begin(partition, topic, storing)
+        coming = _Coming(self._last.get(partition))
+        pending = found if at_once else cut
+        storing = self._store(coming, partition, record, number, batch, header, pending)
+        return self._begin(partition, topic, coming, storing)
 
     def append_now(
         self,
@@ -135,16 +141,10 @@ class DueTopics:
         if at_once and found is None and partition not in self._last:
             return append(batch, header)
 
-        storing = self._store_in_doubt(
-            append,
-            record,
-            number,
-            batch,
-            header,
-            found=found if at_once else cut,
-            before=self._last.get(partition),
-        )
-        return self._begin(partition, topic, storing)
+        coming = _Coming(self._last.get(partition))
+        pending = found if at_once else cut
+        storing = self._store_in_doubt(coming, append, record, number, batch, header, pending)
+        return self._begin(partition, topic, coming, storing)
 
     def _check(self, topic: str) -> None:
         if self._missing:
@@ -155,32 +155,54 @@ class DueTopics:
             raise InvalidBatch(f"due records of {topic!r} have no place: {error}") from error
 
     def _begin(
-        self, partition: Partition, topic: str, storing: Coroutine[None, None, Appended]
+        self,
+        partition: Partition,
+        topic: str,
+        coming: _Coming,
+        storing: Coroutine[None, None, Appended],
     ) -> "asyncio.Task[Appended]":
         """Stores a batch behind those that came to its partition before."""
         task = self._tasks.start(storing, name="due/store", of=topic, expected=(DovetailError,))
-        self._last[partition] = task
-        task.add_done_callback(partial(self._stored, partition))
+        self._last[partition] = coming
+        task.add_done_callback(partial(self._stored, partition, coming))
         return task
 
-    def _stored(self, partition: Partition, task: "asyncio.Task[Appended]") -> None:
-        if self._last.get(partition) is task:
+    def _stored(self, partition: Partition, coming: _Coming, _: object) -> None:
+        coming.begun.set()
+        coming.done.set()
+        if self._last.get(partition) is coming:
             del self._last[partition]
+
+    async def _in_turn(self, coming: _Coming, pending: Split | Cut | None) -> Split | None:
+        """What of a batch waits; returns when those that came before it are stored.
+
+        It is split while the one before it is being stored, so that neither the timeline nor the
+        processor waits; those behind it are not, or they would all be held in memory."""
+        before = coming.before
+        try:
+            if before is not None:
+                await before.begun.wait()
+            return await self._aside(pending) if callable(pending) else pending
+        finally:
+            # Also if it is refused: the next one waits for it, and so for those before it. One that
+            # was cancelled before it began has waited for nobody.
+            while before is not None:
+                await before.done.wait()
+                before = before.before
+            coming.before = None
+            coming.begun.set()
 
     async def _store(
         self,
+        coming: _Coming,
         partition: Partition,
         record: TopicRecord,
         number: int,
         batch: memoryview,
         header: BatchHeader,
-        found: Split | Cut | None,
-        before: "asyncio.Task[Appended] | None",
+        pending: Split | Cut | None,
     ) -> Appended:
-        if before is not None:
-            await asyncio.wait([before])
-        if callable(found):
-            found = await self._aside(found)
+        found = await self._in_turn(coming, pending)
         if found is None:
             return await partition.append(batch, header)
 
@@ -193,20 +215,17 @@ class DueTopics:
 
     async def _store_in_doubt(
         self,
+        coming: _Coming,
         append: Store,
         record: TopicRecord,
         number: int,
         batch: memoryview,
         header: BatchHeader,
-        found: Split | Cut | None,
-        before: "asyncio.Task[Appended] | None",
+        pending: Split | Cut | None,
     ) -> Appended:
         """Appends first, for the offset. If this owner dies in between, the batch is not answered:
         its producer sends it again, or the transaction is aborted."""
-        if before is not None:
-            await asyncio.wait([before])
-        if callable(found):
-            found = await self._aside(found)
+        found = await self._in_turn(coming, pending)
         if found is None:
             return await append(batch, header)
 
