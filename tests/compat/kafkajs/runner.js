@@ -11,7 +11,9 @@ const { ZstdCodec } = require('zstd-codec')
 const [bootstrap, sessionTimeout, heartbeatInterval, maxWaitTimeInMs] = process.argv.slice(2)
 const kafka = new Kafka({
   brokers: [bootstrap],
-  logLevel: logLevel.NOTHING,
+  // To standard error: what a call that hangs has met.
+  logLevel: logLevel.WARN,
+  logCreator: () => ({ label, log }) => process.stderr.write(`${label} ${JSON.stringify(log)}\n`),
   retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 8 },
 })
 const admin = kafka.admin()
