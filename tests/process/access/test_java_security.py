@@ -138,7 +138,7 @@ def test_stores_of_java_let_in(
         ({"ssl.truststore.location": "/nowhere"}, "cannot read ssl.truststore.location"),
         ({"ssl.truststore.location": "a\0b"}, "cannot read ssl.truststore.location"),
         ({"ssl.truststore.location": "/", "ssl.truststore.type": "BKS"}, "JKS, PKCS12 or PEM"),
-        ({"ssl.keystore.key": "x"}, "go together"),
+        ({"ssl.keystore.key": "x"}, "or neither"),
     ],
 )
 def test_what_cannot_be_used_is_told(settings: dict[str, str], words: str) -> None:

@@ -145,7 +145,7 @@ def test_a_registry_that_is_not_there_is_told() -> None:
         encoder(Registry("no address"), "orders", avro=json.dumps(ORDER))
     with pytest.raises(InvalidInput, match="give one of"):
         encoder(away, "orders")
-    with pytest.raises(InvalidInput, match="goes with"):
+    with pytest.raises(InvalidInput, match="and only then"):
         decoder(away, "orders", "protobuf")
     with pytest.raises(InvalidInput):
         encoder(away, "orders", avro="no schema")

@@ -132,7 +132,7 @@ def test_half_of_a_name_is_refused() -> None:
     """T20: a version without an application would say nothing."""
     at = {"bootstrap": "unused:1", "topic": "x"}
     for half in ({"txnAppId": "a"}, {"txnVersion": "1"}):
-        with pytest.raises(InvalidInput, match="go together"):
+        with pytest.raises(InvalidInput, match="or neither"):
             WriteOptions.of(at | half)
     with pytest.raises(InvalidInput, match="txnVersion"):
         WriteOptions.of(at | {"txnAppId": "a", "txnVersion": "-1"})

@@ -11,7 +11,7 @@ from dovetail.settings import Flag, load_settings
     [
         ({"login": "plain"}, "plain sends the password unencrypted"),
         ({"login": "kerberos"}, "not a login mechanism"),
-        ({"tls_certificate": "a.pem"}, "belong together"),
+        ({"tls_certificate": "a.pem"}, "or neither"),
         ({"authorize": "true"}, "needs clients with an identity"),
         ({"tls_clients": "required"}, "needs security.tls_certificate"),
     ],

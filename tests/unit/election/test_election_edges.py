@@ -59,7 +59,7 @@ def test_the_settings_file_has_the_same_names_and_defaults() -> None:
         ({"participant_write_interval_millis": 9_999}, "two timeouts"),
         ({"endpoint_host_and_port": "here"}, "host:port"),
         ({"endpoint_path": "cluster"}, "begin with a slash"),
-        ({"endpoint_path": "/health"}, "are taken"),
+        ({"endpoint_path": "/health"}, "are reserved"),
         ({"endpoint_scheme": "https"}, "certificate_path"),
         ({"batch_events_max": 0}, "above 0"),
     ],

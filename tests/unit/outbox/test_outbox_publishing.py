@@ -135,7 +135,7 @@ def test_what_can_not_be_written_through_is_refused() -> None:
         Producer(backend="db").publish("x")
     with pytest.raises(InvalidInput, match="not a Message"):
         producer.publish_list(["x"], on=object())  # type: ignore[list-item]
-    with pytest.raises(InvalidInput, match="no backend 'kafak'"):
+    with pytest.raises(InvalidInput, match="unknown backend 'kafak'"):
         producer.publish("x", backend="kafak")
     with pytest.raises(InvalidInput, match="JSON"):
         producer.publish(object())

@@ -76,7 +76,7 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"subscribe": None, "assign": "{}"}, "names no partition"),
         ({"kafka_security_protocol": "TLS"}, "it can be PLAINTEXT, SSL, SASL_PLAINTEXT or"),
         ({"kafka_security_protocol": "SASL_SSL"}, "needs sasl.username"),
-        ({"kafka_ssl_ca_location": "ca.pem"}, "has to name SSL too"),
+        ({"kafka_ssl_ca_location": "ca.pem"}, "use one with SSL"),
         ({"kafka_sasl_jaas_config": "x"}, "sasl.jaas.config has an unknown form"),
         ({"kafka_auto_offset_reset": "latest"}, "not supported: .*startingOffsets"),
         ({"kafka_fetch_max_bytes": "2147483648"}, "must be a number from 1 to 2147483647"),
