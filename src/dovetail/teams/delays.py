@@ -10,9 +10,11 @@ Promise: a job does not reach its team before it is due, and takes effect there 
 Survives: a crash at any step. A position is committed after its jobs are in the timeline, and a
 message leaves the timeline after its job is acknowledged; so a step may happen twice, but is never
 left out. A job that is scheduled twice has one key in the timeline; the team drops a job that is
-delivered twice as a repetition (T4). Any error of the courier is logged, and it restarts after a
-pause; `failure` reports it meanwhile. A record that is not a delayed job is logged with its place
-and skipped; the topic's retention keeps it.
+delivered twice as a repetition (T4). A job that its team's topic does not take is tried again by
+itself: writing its neighbours again with it would repeat them once the team has forgotten their
+ids. Any error of the courier is logged, and it restarts after a pause; `failure` reports it
+meanwhile. A record that is not a delayed job is logged with its place and skipped; the topic's
+retention keeps it.
 
 Not here: the clock. The timeline decides what is due.
 """
@@ -23,10 +25,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from dovetail.background import keep_thread
 from dovetail.errors import DovetailError, InvalidInput, TopicExists, Unavailable
@@ -41,7 +44,7 @@ from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT, number_in
 from dovetail.teams.graph import cancels_topic, delays_topic
 from dovetail.teams.tasks.seen_log import records_of
 from dovetail.teams.team import TOPIC_NAME
-from dovetail.timeline.client import Draft, Retry, Timeline, connect
+from dovetail.timeline.client import Draft, Reject, Retry, Timeline, connect
 from dovetail.timeline.client import Message as DueMessage
 from dovetail.timeline.config import TimelineConfig
 
@@ -56,6 +59,8 @@ _STOP_S_MAX = 45.0
 #: it is tried for a week, as long as Kafka keeps records by default.
 _ATTEMPTS_MAX = 10_000
 _AGAIN_S_MAX = 60
+#: The largest record that this side sends; the topic has the last word. librdkafka's limit.
+_RECORD_BYTES_MAX = 1_000_000_000
 #: The end of the year 9999: what is due later is not a time but a mistake.
 _DUE_MS_MAX = 253_402_300_799_999
 
@@ -87,6 +92,7 @@ class Courier:
                 **brokers.for_librdkafka(),
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",
+                "message.max.bytes": _RECORD_BYTES_MAX,
             }
         )
 
@@ -211,26 +217,43 @@ class Courier:
     def _leave(self, place: str | None, error: InvalidInput) -> None:
         _log.error("not a delayed job", topic=self._topic, place=place, reason=str(error))
 
-    def deliver(self, messages: Sequence[DueMessage]) -> None:
-        """Writes due jobs to their teams. Raises `Retry`: then they come again."""
-        failed: list[KafkaError] = []
+    def deliver(self, messages: Sequence[DueMessage]) -> list[Exception | None]:
+        """Writes due jobs to their teams; for each why it was not stored, or None.
 
-        def on_delivery(error: KafkaError | None, _message: Message) -> None:
-            if error is not None:
-                failed.append(error)
+        What was not comes again, alone: its neighbours are done, and must not be written again.
+        """
+        stored, refused = set[int](), dict[int, str]()
+        outcomes: list[Exception | None] = []
+        for at, message in enumerate(messages):
+            try:
+                job = msgspec.msgpack.decode(message.body, type=Waiting)
+                record: dict[str, Any] = {"key": job.key, "value": job.value}
+                told = partial(_note, stored, refused, at)
+                self._producer.produce(job.topic, **record, headers=job.headers, on_delivery=told)
+            except (KafkaException, BufferError) as error:
+                refused[at] = str(error)
+            except msgspec.DecodeError as error:
+                outcomes.append(Reject(f"not a delayed job: {error}"))
+                continue
+            outcomes.append(None)
 
-        for message in messages:
-            job = msgspec.msgpack.decode(message.body, type=Waiting)
-            record: dict[str, Any] = {"key": job.key, "value": job.value, "headers": job.headers}
-            self._producer.produce(job.topic, **record, on_delivery=on_delivery)
+        self._producer.flush(_FLUSH_S)
+        for at, message in enumerate(messages):
+            if outcomes[at] is None and at not in stored:
+                again_s = min(_AGAIN_S_MAX, 1 << min(message.attempt, 6))
+                why = refused.get(at, f"not acknowledged within {_FLUSH_S:g} s")
+                outcomes[at] = Retry(timedelta(seconds=again_s), f"the job is not stored: {why}")
+        return outcomes
 
-        left = self._producer.flush(_FLUSH_S)
-        if failed or left:
-            attempts = max(message.attempt for message in messages)
-            raise Retry(
-                timedelta(seconds=min(_AGAIN_S_MAX, 1 << min(attempts, 6))),
-                f"{len(failed) + left} due jobs are not acknowledged",
-            )
+
+def _note(
+    stored: set[int], refused: dict[int, str], at: int, error: KafkaError | None, _: Message
+) -> None:
+    """What the broker said of the job at a place."""
+    if error is None:
+        stored.add(at)
+    else:
+        refused[at] = error.str()
 
 
 def draft_of(message: Any) -> Draft:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from dovetail.errors import InvalidInput
 from dovetail.kafka.client.brokers import Brokers
@@ -146,10 +146,54 @@ def test_a_team_that_cannot_be_reached_costs_its_jobs_nothing(
     """T12, R5: they come again soon, for a week, before any of them is given up."""
     monkeypatch.setattr(delays, "_FLUSH_S", 0.01)
     courier = delays.Courier("p", Brokers("127.0.0.1:1"))
-    body = msgspec.msgpack.encode(delays.Waiting("dovetail.p.t.in", b"k", b"v", []))
-    handle = Handle(MessageId(1), 1)
-    due = Message(MessageId(1), body, {}, None, 0, attempt, 0, "p-delays", 0, 0, handle)
-    with pytest.raises(Retry, match="1 due jobs are not acknowledged") as told:
-        courier.deliver([due])
-    assert told.value.after_ms == again_s * 1000
+    (told,) = courier.deliver([due(b"v", attempt=attempt)])
+    assert isinstance(told, Retry)
+    assert "not acknowledged within 0.01 s" in str(told)
+    assert told.after_ms == again_s * 1000
     assert delays._ATTEMPTS_MAX * delays._AGAIN_S_MAX >= 6 * 24 * 3600
+
+
+def due(value: bytes, *, attempt: int = 1) -> Message:
+    """A job that waited in the timeline; with no value, something else that lay there."""
+    body = msgspec.msgpack.encode(delays.Waiting("dovetail.p.t.in", b"k", value, []))
+    handle = Handle(MessageId(1), 1)
+    return Message(
+        MessageId(1), body if value else b"?", {}, None, 0, attempt, 0, "p-delays", 0, 0, handle
+    )
+
+
+class PretendedProducer:
+    """Takes some jobs, and says of each what became of it when it is flushed."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self._told: list[Callable[[], None]] = []
+
+    def produce(self, _topic: str, *, value: bytes, on_delivery: Any, **_: Any) -> None:
+        if value == b"too large for librdkafka":
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        if value == b"refused":
+            refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+            self._told.append(lambda: on_delivery(refused, None))
+        elif value != b"never answered":
+            self.stored.append(value)
+            self._told.append(lambda: on_delivery(None, None))
+
+    def flush(self, _timeout_s: float) -> int:
+        for tell in self._told:
+            tell()
+        return 0
+
+
+def test_a_job_that_is_not_taken_does_not_bring_its_neighbours_again() -> None:
+    """T12, T5: each has an outcome of its own; else they were written with every attempt at it, for
+    a week, and done again as soon as their team had forgotten their ids."""
+    courier, producer = delays.Courier("p", Brokers("127.0.0.1:1")), PretendedProducer()
+    courier._producer = producer
+    values = [b"a", b"refused", b"b", b"too large for librdkafka", b"", b"never answered", b"c"]
+    outcomes = courier.deliver([due(value) for value in values])
+    assert [type(one).__name__ for one in outcomes] == [
+        *("NoneType", "Retry", "NoneType", "Retry", "Reject", "Retry", "NoneType")
+    ]
+    assert producer.stored == [b"a", b"b", b"c"]
+    assert "not a delayed job" in str(outcomes[4])
