@@ -1,6 +1,7 @@
 """Backup and restore with real nodes: the machine is lost, and everything acknowledged is there."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -26,6 +30,7 @@ from tests.process.access.guarded import admin_settings, guarded_node
 from tests.process.checker import Workload, read_all, value_of
 
 import dovetail
+from dovetail.backup.archive import Archive
 from dovetail.backup.restoring import MARK
 from dovetail.cli.outcome import ExitCode
 from dovetail.timeline.message import MessageId
@@ -210,13 +215,48 @@ def _die_in_the_middle(node: RunningNode, file: Path) -> None:
     while not (part.exists() and part.stat().st_size):
         assert running.poll() is None, running.stderr
     node.pause()
-    whole = running.poll() is not None
     os.kill(node.pid, signal.SIGKILL)
     _, said = running.communicate(timeout=120)
-    if not whole and running.returncode:
+    assert not part.exists()
+    if running.returncode:
         assert re.search("cannot reach|not complete|not a whole", said), said
         assert not file.exists()
-    assert not part.exists()
+        return
+    # All of it was on its way before: then it is whole.
+    with Archive(file) as archive:
+        archive.check()
+
+
+def test_a_node_that_dies_half_way_leaves_no_file(
+    node_factory: NodeFactory, tmp_path: Path
+) -> None:
+    """R9: as does a connection that breaks, wherever it breaks; the command fails and says so."""
+    node = node_factory()
+    whole = tmp_path / "whole.tar"
+    take(node, whole)
+    sent = whole.read_bytes()
+    for size in (0, 300, len(sent) // 2, len(sent) - 2048):
+        with _cut_short(sent[:size]) as address:
+            file = tmp_path / "half.tar"
+            done = dovetail_run("backup", file, "--http", address)
+        assert done.returncode not in (ExitCode.OK, ExitCode.EXISTS), size
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith("half")], size
+
+
+@contextlib.contextmanager
+def _cut_short(content: bytes) -> Iterator[str]:
+    """An HTTP server, or a proxy before one, that sends so much and closes the connection."""
+
+    class Half(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + content)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Half) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def test_a_guarded_node_gives_its_backup_to_who_has_the_token(tmp_path: Path) -> None:
