@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -24,17 +24,23 @@ from dovetail.errors import DovetailError, InvalidSetting, NotFound, Unavailable
 from dovetail.timeline.message import (
     Extension,
     Handle,
+    KeyRule,
     Leased,
     MessageId,
+    NewMessage,
+    OnTaken,
     Release,
     Status,
     TimelineId,
 )
+from dovetail.timeline.stores import _postgres_order as rare
 from dovetail.timeline.stores import _postgres_statements as statements
 from dovetail.timeline.stores._postgres_leasing import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
 from dovetail.timeline.stores.postgres import PostgresStore
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import Stores, TimelineStore
+
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -359,3 +365,115 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for part in plan.get("Plans", ()):
         yield from _nodes(part)
+
+
+class Between:
+    """A connection on which somebody comes in behind the first look at who has a key."""
+
+    def __init__(self, connection: Any, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._connection = connection
+        self._meanwhile: Callable[[], Awaitable[object]] | None = meanwhile
+
+    async def fetchrow(self, *given: Any) -> Any:
+        found = await self._connection.fetchrow(*given)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.fixture
+async def keyed(dsn: str) -> AsyncIterator[PostgresStore]:
+    """A timeline of its own."""
+    stores = await PostgresStores.connect(dsn, schema="keyed")
+    for number in await stores.existing():
+        await stores.drop(number)
+    await stores.provision(TimelineId(1))
+    store = await stores.open(TimelineId(1))
+    assert isinstance(store, PostgresStore)
+    yield store
+    await store.close()
+    await stores.close()
+
+
+def ruled(rule: OnTaken, due_ms: int) -> NewMessage:
+    return NewMessage(due_ms, b"%d" % due_ms, b"", "k", key_rule=KeyRule(rule))
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("rule", [OnTaken.REPLACE, OnTaken.EARLIER])
+async def test_two_producers_with_one_key_at_once(
+    dsn: str, keyed: PostgresStore, rule: OnTaken, before: bool
+) -> None:
+    """B26: at two brokers; whichever came last has replaced the other, and the earliest time of all
+    counts, though the other one stored or moved between our look and our change."""
+    if before:
+        await put(keyed, ruled(rule, NOW_MS + 90))
+    first, second = (50, 70) if before else (90, 70)
+    if rule is OnTaken.REPLACE:
+        first, second = 70, 90
+
+    async def meanwhile() -> None:
+        await keyed.insert([ruled(rule, NOW_MS + first)], buckets=[0], now_ms=NOW_MS)
+
+    connection = await asyncpg.connect(dsn)
+    changing = rare.Changing(statements.CANCEL, statements.EARLIER, statements.GIVE_WAY)
+    async with connection.transaction():
+        found = await rare.insert_ruled(
+            Between(connection, meanwhile),
+            keyed._sql,
+            ruled(rule, NOW_MS + second),
+            0,
+            NOW_MS,
+            changing,
+        )
+    await connection.close()
+    (shown,) = await keyed.look_up_keys(["k"], now_ms=NOW_MS)
+    assert shown is not None
+    wanted = NOW_MS + (second if rule is OnTaken.REPLACE else min(first, second))
+    assert shown.due_ms == wanted
+    assert (found.id, found.status) == (
+        shown.id,
+        Status.OK if rule is OnTaken.REPLACE else Status.EXISTS,
+    )
+    assert (await keyed.counts(now_ms=NOW_MS)).waiting == 1
+
+
+async def test_a_key_that_becomes_held_while_a_message_waits_for_it(
+    dsn: str, keyed: PostgresStore
+) -> None:
+    """B26: whoever waits for the end of a message under its key finds that the key stays taken."""
+    await put(keyed, message(key="k", key_rule=KeyRule(hold_ms=60_000)))
+    (leased,) = await take(keyed, ask("c"))
+    connection = await asyncpg.connect(dsn)
+    ending = connection.transaction()
+    await ending.start()
+    await connection.fetch(keyed._sql(rare.DELETE), [leased.id], [leased.version])
+    times = ["k"], [leased.id], [NOW_MS + 60_000]
+    await connection.execute(keyed._sql(rare.TAKE_KEYS), *times)
+
+    waiting = asyncio.create_task(keyed.insert([message(key="k")], buckets=[0], now_ms=NOW_MS))
+    blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with asyncio.timeout(WAIT_S):
+        while await connection.fetchval(blocked) == 0:
+            await asyncio.sleep(0.01)
+    await ending.commit()
+    await connection.close()
+    (found,) = await waiting
+    assert (found.status, found.id) == (Status.EXISTS, leased.id)
+    assert (await keyed.counts(now_ms=NOW_MS)).due == 0
+
+
+async def test_a_message_whose_lease_is_over_is_replaced(keyed: PostgresStore) -> None:
+    """B26, B13: nobody handles it any more, also before it is queued again."""
+    await put(keyed, message(key="k"))
+    (leased,) = await take(keyed, ask("c"))
+    live, over_ms = NOW_MS, leased.until_ms
+    (kept,) = await keyed.insert([ruled(OnTaken.REPLACE, live)], buckets=[0], now_ms=live)
+    assert (kept.status, kept.id) == (Status.EXISTS, leased.id)
+    (found,) = await keyed.insert([ruled(OnTaken.REPLACE, over_ms)], buckets=[0], now_ms=over_ms)
+    assert found.status is Status.OK
+    assert await keyed.look_up([leased.id], now_ms=over_ms) == [None]

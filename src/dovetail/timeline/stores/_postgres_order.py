@@ -12,8 +12,9 @@ never none while it has messages, whatever dies where.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from dovetail.errors import Unavailable
 from dovetail.timeline.engine.lives import Tokens
 from dovetail.timeline.message import (
     Inserted,
@@ -26,6 +27,9 @@ from dovetail.timeline.message import (
 )
 
 Sql = Callable[[str], str]
+
+#: How often a message with a rule meets somebody who changes what has its key.
+TURNS_MAX: Final = 100
 
 #: In every timeline's tables beside those of format 3; nothing is changed where they are.
 SCHEMA: Final = (
@@ -90,7 +94,8 @@ BY_KEYS = """
 SELECT key, id FROM {t}taken WHERE key = ANY ($1::text[]) AND until > $2
 UNION ALL SELECT key, id FROM {t}messages WHERE key = ANY ($1::text[])
 """
-TAKEN = "SELECT id FROM {t}taken WHERE key = $1 AND until > $2"
+TAKEN = "SELECT key, id FROM {t}taken WHERE key = ANY ($1::text[]) AND until > $2"
+IS_TAKEN = "SELECT EXISTS (SELECT FROM {t}taken WHERE key = $1 AND until > $2)"
 TAKE_KEYS = """
 INSERT INTO {t}taken (key, id, until) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])
 ON CONFLICT (key) DO UPDATE SET id = excluded.id, until = excluded.until
@@ -163,13 +168,50 @@ async def order(connection: Any, sql: Sql, keys: Iterable[str | None]) -> bool:
 
 
 async def insert(
-    connection: Any, sql: Sql, messages: Sequence[NewMessage], buckets: Sequence[int], now_ms: int
+    connection: Any,
+    sql: Sql,
+    messages: Sequence[NewMessage],
+    buckets: Sequence[int],
+    now_ms: int,
+    cancel: str,
 ) -> list[Inserted]:
-    """Stores messages that are not plain; inside a transaction if one has an order key."""
-    lives = [message.life or Life() for message in messages]
+    """Stores messages that are not plain, inside a transaction. `cancel` is the statement."""
     keys = [message.key for message in messages]
-    rows = await connection.fetch(
-        sql(INSERT),
+    rows = await connection.fetch(sql(INSERT), *_columns(messages, buckets, keys), now_ms)
+    refused = [key for key, (_, stored) in zip(keys, rows, strict=True) if not stored]
+    taken_by: dict[str, int] = {}
+    if refused:
+        taken_by = dict(await connection.fetch(sql(BY_KEYS), refused, now_ms))
+    await order(connection, sql, (message.order_key for message in messages))
+    outcomes = [
+        Inserted(Status.OK, identity)
+        if stored
+        # 0 if whoever had the key is gone by now.
+        else Inserted(Status.EXISTS, MessageId(taken_by.get(key or "", 0)))
+        for key, (identity, stored) in zip(keys, rows, strict=True)
+    ]
+
+    # Whoever had a key may have been done since the statement looked, and have it for a while.
+    mine = {
+        key: at
+        for at, key in enumerate(keys)
+        if key is not None and outcomes[at].status is Status.OK
+    }
+    late = dict(await connection.fetch(sql(TAKEN), list(mine), now_ms)) if mine else {}
+    if late:
+        gone = [outcomes[mine[key]].id for key in late]
+        rows = await connection.fetch(sql(cancel), gone, now_ms)
+        await order(connection, sql, (row[1] for row in rows))
+        for key, identity in late.items():
+            outcomes[mine[key]] = Inserted(Status.EXISTS, MessageId(identity))
+    return outcomes
+
+
+def _columns(
+    messages: Sequence[NewMessage], buckets: Sequence[int], keys: list[str | None]
+) -> list[list[Any]]:
+    lives = [message.life or Life() for message in messages]
+    return [
         [message.due_ms for message in messages],
         list(buckets),
         [message.body for message in messages],
@@ -181,21 +223,16 @@ async def insert(
         [life.backoff_ms for life in lives],
         [life.ttl_ms for life in lives],
         [0 if message.key_rule is None else message.key_rule.hold_ms for message in messages],
-        now_ms,
-    )
-
-    refused = [key for key, (_, stored) in zip(keys, rows, strict=True) if not stored]
-    taken_by: dict[str, int] = {}
-    if refused:
-        taken_by = dict(await connection.fetch(sql(BY_KEYS), refused, now_ms))
-    await order(connection, sql, (message.order_key for message in messages))
-    return [
-        Inserted(Status.OK, identity)
-        if stored
-        # 0 if whoever had the key is gone by now.
-        else Inserted(Status.EXISTS, MessageId(taken_by.get(key or "", 0)))
-        for key, (identity, stored) in zip(keys, rows, strict=True)
     ]
+
+
+class Changing(NamedTuple):
+    """Statements about messages that nobody holds: remove one, move it if that is earlier, and let
+    it be taken if its lease is over."""
+
+    cancel: str
+    earlier: str
+    give_way: str
 
 
 async def insert_ruled(
@@ -204,28 +241,48 @@ async def insert_ruled(
     message: NewMessage,
     bucket: int,
     now_ms: int,
-    statements: tuple[str, str],
+    changing: Changing,
 ) -> Inserted:
-    """Stores a message whose key has a rule, inside a transaction. `statements`: cancel, move."""
-    rule, (cancel, move) = message.key_rule or KeyRule(), statements
-    held = await connection.fetchrow(sql(HELD), message.key)
-    rows: list[Any] = []
-    if held is not None and rule.on_taken is OnTaken.REPLACE:
-        rows = await connection.fetch(sql(cancel), [held[0]], now_ms)
-    elif held is not None and rule.on_taken is OnTaken.EARLIER and message.due_ms < held[1]:
-        rows = await connection.fetch(sql(move), [held[0]], [message.due_ms], now_ms)
-    await order(connection, sql, (row[1] for row in rows))
+    """Stores a message whose key has a rule, inside a transaction.
 
-    (found,) = await insert(connection, sql, [message], [bucket], now_ms)
-    if found.status is Status.EXISTS:
-        return found
-    # Whoever had the key may have been done since we looked, and have it for a while.
-    taken_by = await connection.fetchval(sql(TAKEN), message.key, now_ms)
-    if taken_by is None:
-        return found
-    rows = await connection.fetch(sql(cancel), [found.id], now_ms)
-    await order(connection, sql, (row[1] for row in rows))
-    return Inserted(Status.EXISTS, MessageId(taken_by))
+    Others may store, move and remove under the same key between any two statements, each of which
+    sees what was committed before it. So the rule is done again until nobody came in between, or
+    the one that has the key is being handled. Raises `Unavailable` if that does not end.
+    """
+    rule, give_way = message.key_rule or KeyRule(), True
+    for _ in range(TURNS_MAX):
+        held = await connection.fetchrow(sql(HELD), message.key)
+        rows: list[Any] = []
+        if held is not None and rule.on_taken is OnTaken.REPLACE:
+            rows = await connection.fetch(sql(changing.cancel), [held[0]], now_ms)
+        elif held is not None and _is_earlier(message, held):
+            rows = await connection.fetch(
+                sql(changing.earlier), [held[0]], [message.due_ms], now_ms
+            )
+        await order(connection, sql, (row[1] for row in rows))
+
+        (found,) = await insert(connection, sql, [message], [bucket], now_ms, changing.cancel)
+        if found.status is Status.OK or rule.on_taken is OnTaken.KEEP:
+            return found
+        there = await connection.fetchrow(sql(HELD), message.key)
+        if there is None:
+            if await connection.fetchval(sql(IS_TAKEN), message.key, now_ms):
+                return found
+            continue
+        is_kept = rule.on_taken is OnTaken.EARLIER and not _is_earlier(message, there)
+        if is_kept or (there == held and not give_way):
+            return Inserted(Status.EXISTS, MessageId(there[0]))
+        if there == held:
+            # Somebody handles it, or its lease is over, and it is not queued again yet.
+            await connection.execute(sql(changing.give_way), [there[0]], now_ms)
+            give_way = False
+    raise Unavailable(f"the message with the key {message.key!r} changes all the time; try again")
+
+
+def _is_earlier(message: NewMessage, held: Sequence[int]) -> bool:
+    """Whether it moves the one that has its key."""
+    rule = message.key_rule or KeyRule()
+    return rule.on_taken is OnTaken.EARLIER and message.due_ms < held[1]
 
 
 async def tokens_of(connection: Any, sql: Sql) -> Tokens:

@@ -208,6 +208,7 @@ WITH found AS MATERIALIZED (
 )
 SELECT id, order_key FROM moved
 """
+EARLIER = MOVE.replace("m.id = g.id", "m.id = g.id AND m.due > g.due")
 GIVE_WAY = """
 WITH over AS (
     UPDATE {t}messages SET queued = true

@@ -109,11 +109,11 @@ class PostgresStore(PostgresLeasing):
 
         self._note_ordered(message.order_key for message in messages)
         if all(message.key_rule is None for message in messages):
-            return await rare.insert(connection, self._sql, messages, buckets, now_ms)
+            return await rare.insert(connection, self._sql, messages, buckets, now_ms, sql.CANCEL)
         # One after another: what a rule does to one is seen by the next.
-        statements = (sql.CANCEL, sql.MOVE)
+        changing = rare.Changing(sql.CANCEL, sql.EARLIER, sql.GIVE_WAY)
         return [
-            await rare.insert_ruled(connection, self._sql, message, bucket, now_ms, statements)
+            await rare.insert_ruled(connection, self._sql, message, bucket, now_ms, changing)
             for message, bucket in zip(messages, buckets, strict=True)
         ]
 
@@ -384,7 +384,7 @@ class PostgresStore(PostgresLeasing):
 
 def _is_simple(message: NewMessage) -> bool:
     """Whether one statement stores it."""
-    return message.order_key is None and message.key_rule is None
+    return message.order_key is None and message.key is None
 
 
 def _is_free(state: tuple[int, bool, int], now_ms: int) -> bool:
