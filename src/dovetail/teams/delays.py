@@ -227,9 +227,9 @@ class Courier:
         for at, message in enumerate(messages):
             try:
                 job = msgspec.msgpack.decode(message.body, type=Waiting)
-                record: dict[str, Any] = {"key": job.key, "value": job.value}
+                record: dict[str, Any] = {"value": job.value, "headers": job.headers}
                 told = partial(_note, stored, refused, at)
-                self._producer.produce(job.topic, **record, headers=job.headers, on_delivery=told)
+                self._producer.produce(job.topic, key=job.key, **record, on_delivery=told)
             except (KafkaException, BufferError) as error:
                 refused[at] = str(error)
             except msgspec.DecodeError as error:
