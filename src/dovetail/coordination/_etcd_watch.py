@@ -48,7 +48,7 @@ _EVENT_BYTES = 200
 
 
 class _StreamLost(Exception):
-    """This stream is over; another one may go on."""
+    """This stream is over; another one may continue."""
 
 
 class _Unreached(_StreamLost):

@@ -43,7 +43,7 @@ class LeaseTable:
         return held is not None and now_ms < held.deadline_ms
 
     def renew(self, lease: LeaseId, *, now_ms: float) -> bool:
-        """Starts the time anew if the lease is alive; says whether it was."""
+        """Restarts the time if the lease is alive; returns whether it was."""
         held = self._leases.get(lease)
         if held is None or now_ms >= held.deadline_ms:
             return False

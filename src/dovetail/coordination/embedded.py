@@ -303,7 +303,7 @@ class EmbeddedCoordinator:
             one.settle(kind(str(error)))
 
     def _stop(self, group: Sequence[_Waiting], error: BaseException) -> None:
-        """A broken invariant, or a cancelled task: nobody may wait for it for ever."""
+        """A broken invariant, or a cancelled task: no caller may wait for it for ever."""
         reason = f"the coordinator stopped: {error!r}"
         self._take_out(reason)
         for waiting in group:

@@ -199,7 +199,7 @@ class Membership:
         return self._brokers
 
     def holds_lease(self) -> bool:
-        """Whether this node surely is registered, so that nobody claims what it owns."""
+        """Whether this node is certainly registered, so that no other claims what it owns."""
         return self._lease is not None and self._lease.valid(self._clock.monotonic_ms())
 
     @property
@@ -216,7 +216,7 @@ class Membership:
     # This node's place
 
     async def start(self) -> None:
-        """Reads who is there, then follows. Raises `CoordinationDown`."""
+        """Reads all members, then watches them. Raises `CoordinationDown`."""
         await self._mirror.start()
 
     async def register(self, describe: Callable[[], Member]) -> None:

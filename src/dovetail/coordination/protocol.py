@@ -150,7 +150,7 @@ class Coordinator(Protocol):
         ...
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        """Starts the lease's time anew. Raises `LeaseLost` if it has ended."""
+        """Restarts the lease's time. Raises `LeaseLost` if it has ended."""
         ...
 
     async def revoke(self, lease: LeaseId) -> None:

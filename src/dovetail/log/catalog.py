@@ -154,7 +154,7 @@ class Catalog:
         return found[0]
 
     def unfinished(self) -> list[TopicRecord]:
-        """The topics that somebody has to work on: not ready, or partitions without a key."""
+        """The topics with unfinished work: not ready, or with partitions without a key."""
         return [self._topics[self._names[topic_id]][0] for topic_id in self._unfinished]
 
     def take_changed(self) -> dict[Place, None]:
@@ -263,7 +263,7 @@ class Catalog:
         owners: Mapping[Place, int],
         topic: tuple[TopicRecord, Revision],
     ) -> None:
-        """Writes the keys; what is refused because somebody was faster is looked at again."""
+        """Writes the keys; checks those again that were refused because another was faster."""
         for at in range(0, len(missing), CHANGES_MAX):
             puts = [
                 Put(

@@ -42,7 +42,7 @@ class Coordinator(Journaled, Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends, and answers whoever waits that the coordinator is elsewhere."""
+        """Ends, and answers waiting requests that the coordinator is elsewhere."""
         ...
 
 
@@ -100,7 +100,7 @@ class Coordinators(Generic[Made]):
             await self._tried.wait()
 
     async def close(self) -> None:
-        """Answers whoever waits that the coordinator is elsewhere."""
+        """Answers waiting requests that the coordinator is elsewhere."""
         await self.tasks.stop()
         for coordinator, _ in self._here.values():
             await coordinator.close()

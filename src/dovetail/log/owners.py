@@ -30,7 +30,7 @@ class Ownership(NamedTuple):
 
 
 class Owners(Mapping[Place, Ownership]):
-    """The partitions that somebody owns or may own, with their owners."""
+    """The partitions that a broker owns or may own, with their owners."""
 
     def __init__(self, known: Mapping[Place, Ownership] | None = None) -> None:
         self._known: dict[Place, Ownership] = {}
@@ -64,7 +64,7 @@ class Owners(Mapping[Place, Ownership]):
         self._of_topic[owner, place.topic_id] = self.of_topic(owner, place.topic_id) + 1
 
     def drop(self, place: Place) -> None:
-        """The partition is gone, or nobody may own it any more."""
+        """The partition is gone, or no broker may own it any more."""
         known = self._known.pop(place, None)
         if known is None:
             return

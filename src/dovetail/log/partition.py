@@ -150,7 +150,7 @@ class Partition:
 
     @property
     def mending(self) -> bool:
-        """Whether it is claimed anew, with a term that is not known yet."""
+        """Whether it is being claimed again, with a term that is not known yet."""
         return self._state is _State.BROKEN
 
     @property
@@ -297,7 +297,7 @@ class Partition:
             self._mending = self._begin(self._mend(error))
 
     async def _mend(self, cause: DovetailError) -> None:
-        """Takes the partition over anew, so that offsets follow what is stored."""
+        """Takes the partition over again, so that offsets follow what is stored."""
         if self._rolling is not None:
             # What it still has on its way to the chain would refuse the claim.
             await asyncio.wait([self._rolling])
@@ -441,7 +441,7 @@ class Partition:
     # The end of things
 
     async def trim(self, log_start: int) -> None:
-        """Lets go what is below `log_start`: at once for readers, in whole ledgers on the disk."""
+        """Drops what is below `log_start`: at once for readers, in whole ledgers on disk."""
         gone = await self._keeper.trim(log_start)
         for info in gone:
             self.indexes.forget(info.ledger)

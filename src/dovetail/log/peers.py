@@ -21,7 +21,7 @@ class Peers(Protocol):
         ...
 
     def holds_lease(self) -> bool:
-        """Whether this node surely is registered, so that nobody claims what it owns."""
+        """Whether this node is certainly registered, so that no other claims what it owns."""
         ...
 
     def absence_of(self, number: int) -> Sequence[Unchanged]:

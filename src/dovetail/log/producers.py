@@ -289,7 +289,7 @@ class ProducerTable:
         return AbortedRange(header.producer_id, opened.first_offset, header.base_offset, stable)
 
     def _forget_oldest(self, now_ms: int) -> None:
-        """Forgets who was silent longest; whoever must be kept counts as heard."""
+        """Forgets the producer silent longest; one that must be kept counts as heard."""
         oldest, known = self._producers.popitem(last=False)
         shared_ms = self._shared.get(oldest)
         kept = shared_ms is not None and now_ms - shared_ms < SHARED_KEPT_MS
@@ -303,7 +303,7 @@ class ProducerTable:
     # Transactions
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open here, so that nobody need be asked."""
+        """Whether the producer has a transaction open here, without asking the coordinator."""
         opened = self._open.get(producer_id)
         return opened is not None and opened.epoch == epoch
 

@@ -144,7 +144,7 @@ class Log:
         await self.owned.settled(self._all_tried)
 
     async def _catch_up(self) -> None:
-        """Lets go what others took while this node was not registered."""
+        """Drops the partitions that others took while this node was not registered."""
         await self.catalog.catch_up()
         self.owned.drop_what_is_not_ours()
 
@@ -339,7 +339,7 @@ class Log:
     # Upkeep
 
     async def maintain(self) -> None:
-        """Closes old ledgers and lets expired ones go (L11)."""
+        """Closes old ledgers and drops expired ones (L11)."""
         now_ms = self._time.now_ms()
         for partition in self.partitions():
             try:

@@ -23,7 +23,7 @@ class TailBudget:
         self._order: deque[tuple[Tail, int]] = deque()
 
     def admit(self, tail: "Tail", size: int) -> None:
-        """Counts a batch in, and lets the oldest go."""
+        """Counts a batch in, and drops the oldest."""
         self._order.append((tail, size))
         self._bytes += size
         while self._bytes > self._bytes_max and self._order:
@@ -69,13 +69,13 @@ class Tail:
             self._head = 0
 
     def forget_below(self, offset: int) -> None:
-        """Lets batches go that begin below an offset: the storage has others in their place."""
+        """Drops batches that begin below an offset: storage has others in their place."""
         while self._head < len(self._bases) and self._bases[self._head] < offset:
             self._ghosts += 1
             self._drop_first()
 
     def clear(self) -> None:
-        """Lets everything go."""
+        """Drops everything."""
         self._ghosts += len(self._bases) - self._head
         self._bases.clear()
         self._batches.clear()

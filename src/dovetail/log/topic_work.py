@@ -212,7 +212,7 @@ class TopicWork:
 
     @property
     def creating(self) -> bool:
-        """Whether a creation that somebody left is being finished here."""
+        """Whether this broker is finishing a creation that another has left."""
         return any(
             record.state is TopicState.CREATING and record.id in self._working
             for record in self._catalog.unfinished()

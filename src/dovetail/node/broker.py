@@ -138,7 +138,7 @@ class Broker:
         )
 
     async def __aenter__(self) -> "Broker":
-        """Reads what there is; nothing is served before `start`."""
+        """Reads topics and owners; nothing is served before `start`."""
         try:
             self._cluster_id = await cluster_id(self._coordinator)
             self._stack.push_async_callback(self.log.close)

@@ -83,7 +83,7 @@ def scrub(
     renew: Callable[[], None],
     tasks: Tasks,
 ) -> None:
-    """Looks after the disk from now on, and reads it through; `renew` tells other nodes."""
+    """Starts the scrubber, which reads the disk through; `renew` tells other nodes of damage."""
 
     def found() -> None:
         upkeep.wake()

@@ -203,7 +203,7 @@ class Insight:
         ]
 
     def _facts(self, record: TopicRecord, alive: frozenset[int]) -> TopicFacts:
-        """Made anew where something has changed: of thousands of topics most rest."""
+        """Rebuilt only for topics that changed: of thousands, most do not."""
         version = self._log.version(record)
         known = self._known.get(record.id)
         if known is None or known[:2] != (version, alive):
@@ -251,7 +251,7 @@ class Insight:
 def missing_nodes(
     membership: Membership | None, disks: Disks | None, states: StorageStates | None
 ) -> list[MissingNode]:
-    """Those that went without deregistering, and storage nodes that nobody here has seen yet."""
+    """Nodes that left without deregistering, and storage nodes that were never seen here."""
     if membership is None or disks is None or states is None:
         return []
     given_up = states.given_up()

@@ -144,7 +144,7 @@ class Listener:
         )
 
     async def _flush_log(self) -> None:
-        """Sums up lines that were suppressed because somebody caused too many of them."""
+        """Sums up lines that were suppressed because there were too many of them."""
         while True:
             await asyncio.sleep(FLUSH_MS / 1000)
             self._refusals.flush()

@@ -235,7 +235,7 @@ class LogCollector(Collector):
         yield from self._compaction()
 
     def _partitions(self) -> Iterator[Metric]:
-        """Lines are made anew where a value has changed: of 10,000 partitions most rest."""
+        """Rebuilds only lines whose value changed: of 10,000 partitions, most do not."""
         lines = {}
         for partition in self._log.partitions():
             found = (

@@ -62,7 +62,7 @@ class Security:
             self.files.look()
 
     def access_of(self, connection: Connection) -> Access:
-        """What the client may do. Raises `ProtocolViolation` if it has not said who it is."""
+        """What the client may do. Raises `ProtocolViolation` before its login."""
         access = (
             EVERYTHING if self.authenticator is None else self.authenticator.access_of(connection)
         )
@@ -76,7 +76,7 @@ class Security:
         return authenticator is not None and authenticator.access_of(connection) is None
 
     def is_node(self, connection: Connection) -> bool:
-        """Whether this is a node of the cluster; everybody is where nobody has to log in."""
+        """Whether this is a node of the cluster; without logins every client counts as one."""
         return self.authenticator is None or self.authenticator.is_node(connection)
 
     def demand_node(self, connection: Connection) -> None:
@@ -93,7 +93,7 @@ class Security:
 
 
 async def start_security(settings: Settings, coordinator: Coordinator) -> Security:
-    """Reads certificates, users and rules; makes the first admin if there is nobody yet.
+    """Reads certificates, users and rules; creates the first admin if there is none.
 
     Raises `InvalidSetting` or `CoordinationDown`.
     """

@@ -106,7 +106,7 @@ async def _serve(
 
 
 async def _start(settings: Settings, http: HttpStarter | None) -> Node:
-    """Starts a node, and starts anew whenever coordination goes away in the middle."""
+    """Starts a node, and restarts whenever coordination is lost during the start."""
     while True:
         try:
             return await Node(settings, http=http).__aenter__()

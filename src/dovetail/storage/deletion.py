@@ -64,7 +64,7 @@ class Deletions:
             await asyncio.wait(awaited, timeout=LET_GO_WAIT_MS / 1000)
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Cancels all requests."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

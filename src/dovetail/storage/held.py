@@ -88,7 +88,7 @@ def of_place(quorum: Quorum, place: int, first: int, last: int) -> Iterator[Span
 
 
 class Holder(Protocol):
-    """Whoever can say what it holds."""
+    """A node that can report what it holds."""
 
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
         """As `StorageNode.held`."""

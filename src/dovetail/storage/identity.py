@@ -68,7 +68,7 @@ class Disks(NumberedMirror[str]):
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:
-    """Makes the ledgers this process's alone; call what is returned to let them go.
+    """Locks the ledgers for this process; call the result to unlock them.
 
     Two processes would cut each other's newest segment. Raises `Unavailable` if another has it.
     """

@@ -92,7 +92,7 @@ def selection_named(name: str) -> Selection:
 
 
 def _checked(name: str, users: Selection) -> Selection:
-    """A user's strategy whose answer is looked at: it may only put the candidates into order."""
+    """A user's strategy whose answer is checked: it may only sort the candidates."""
 
     def select(candidates: Sequence[Candidate], turn: int) -> Sequence[int]:
         try:

@@ -53,7 +53,7 @@ Conversation = Generator[tuple[int, int, bytes], memoryview, None]
 
 @dataclass(frozen=True, slots=True)
 class ClientLogin:
-    """How a connection is encrypted, and who logs in on it; nothing and nobody by default."""
+    """How a connection is encrypted, and which user logs in on it; neither by default."""
 
     tls: ssl.SSLContext | None = None
     user: str = ""
@@ -134,7 +134,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def conversation(login: ClientLogin) -> Conversation:
-    """What to say on a new connection; nothing if nobody logs in."""
+    """What to send on a new connection; nothing without a login."""
     if not login.user:
         return
     name = login.mechanism.encode()

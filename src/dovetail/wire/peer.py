@@ -120,7 +120,7 @@ OnError = Callable[[DovetailError], None]
 
 @dataclass(slots=True)
 class _Call:
-    """A request, and who waits for its answer."""
+    """A request, and the callback that waits for its answer."""
 
     request: Request
     size: int

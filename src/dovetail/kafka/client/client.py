@@ -68,7 +68,7 @@ class Retries:
         self.begin()
 
     def begin(self) -> None:
-        """Counts the time anew, because something was achieved."""
+        """Restarts the time-out, because there was progress."""
         self._deadline = time.monotonic() + self._timeout_s
         self._pause_s = _PAUSE_S_MIN
 
@@ -248,7 +248,7 @@ class KafkaClient:
         return self.retried(attempt)
 
     def new_producer(self, *, timeout_s: float | None = None) -> tuple[int, int]:
-        """The id and the epoch of a producer that nobody had before."""
+        """The id and the epoch of a new producer."""
         request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
 
         def attempt() -> tuple[int, int]:
@@ -351,7 +351,7 @@ class KafkaClient:
             connection.close()
 
     def forget_leaders(self) -> None:
-        """The next request asks anew who leads what."""
+        """The next request asks for the leaders again."""
         self._leaders.clear()
 
     def close(self) -> None:

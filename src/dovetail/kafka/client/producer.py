@@ -141,7 +141,7 @@ class Producer:
         del self._lanes[partition]
 
     def forget(self) -> None:
-        """Drops what is not stored; the caller makes it anew."""
+        """Drops what is not stored; the caller makes it again."""
         self._lanes.clear()
 
     def close(self) -> None:

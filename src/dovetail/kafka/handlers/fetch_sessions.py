@@ -125,7 +125,7 @@ class Session:
         )
 
     def watch(self, key: Key, partition: Partition, *, idle: bool) -> None:
-        """Is called when there is something new; an idle one is not looked at before that."""
+        """Is called when there is something new; until then an idle partition is skipped."""
         cached = self.cached.get(key)
         if cached is None:
             return

@@ -147,7 +147,7 @@ class KafkaDispatch:
     """The `Dispatch` of the Kafka port."""
 
     def __init__(self, backend: Backend, authenticator: Authenticator | None = None) -> None:
-        """Without an `authenticator` everybody may do everything, and nobody logs in."""
+        """Without an `authenticator` every client may do everything, and none logs in."""
         self._backend = backend
         self._authenticator = authenticator
 

@@ -84,7 +84,7 @@ class _Production:
                     future.add_done_callback(partial(self._on_done, place))
 
     def _name_of(self, topic: m.ProduceRequestTopic) -> str:
-        """Raises `TopicIdUnknown` for the id of a topic that was deleted, or made anew."""
+        """Raises `TopicIdUnknown` for the id of a topic that was deleted or recreated."""
         if self._version < _BY_ID_SINCE:
             return topic.name
         return self._backend.log.topic_by_id(topic.topic_id.hex()).name
@@ -268,7 +268,7 @@ async def init_producer_id(
 async def _init_transactional(
     backend: Backend, call: Call, request: m.InitProducerIdRequest, transactional_id: str
 ) -> m.InitProducerIdResponse:
-    """Fences whoever had the transactional id, and aborts what it left open."""
+    """Fences the previous owner of the transactional id, and aborts what it left open."""
     code = ErrorCode.NONE
     found: Identity | TransactionError | None = None
     coordinator = coordinator_of(backend, call, Operation.WRITE, transactional_id)

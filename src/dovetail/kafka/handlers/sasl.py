@@ -23,7 +23,7 @@ Sasl = m.SaslHandshakeRequest | m.SaslAuthenticateRequest
 async def sasl(
     authenticator: Authenticator | None, connection: Connection, request: Sasl
 ) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
-    """Either of the two requests; refused where nobody logs in."""
+    """Either of the two requests; refused if logins are off."""
     if authenticator is None or not authenticator.mechanisms:
         return _nobody_logs_in(request)
     if isinstance(request, m.SaslHandshakeRequest):

@@ -87,7 +87,7 @@ async def _add(
     who: Identity,
     topics: tuple[m.TransactionTopic, ...],
 ) -> _Codes:
-    """All of them, or none: then the others are told that they were not tried."""
+    """All of them, or none: the others are then answered as not attempted."""
     places = _places(topics)
     coordinator = coordinator_of(backend, call, Operation.WRITE, transactional_id)
     if isinstance(coordinator, ErrorCode):

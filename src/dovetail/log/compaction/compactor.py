@@ -75,7 +75,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class CompactionState:
-    """How a compacted partition stood when it was last looked at."""
+    """The state of a compacted partition at the last check."""
 
     survey: Survey
     #: None if there was none since this broker owns the partition.
@@ -84,7 +84,7 @@ class CompactionState:
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What compaction has done, for metrics and for whoever looks at a topic."""
+    """What compaction has done, for metrics and descriptions of a topic."""
 
     passes: int = 0
     passes_failed: int = 0
@@ -146,7 +146,7 @@ class Compactor:
         return max(due, key=lambda one: (one[1].overdue, one[1].dirty_ratio), default=None)
 
     async def survey(self, partition: Partition) -> Survey:
-        """What there is to compact of a partition."""
+        """What can be compacted of a partition."""
         return plan.survey(
             [info for part in await _parts(partition) for info in part],
             partition.config.compaction,

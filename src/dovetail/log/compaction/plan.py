@@ -31,7 +31,7 @@ class Rules:
 
 
 class Survey(NamedTuple):
-    """What there is to compact: the offsets from `first_dirty` to `end`."""
+    """What can be compacted: the offsets from `first_dirty` to `end`."""
 
     first_dirty: int
     end: int

@@ -57,7 +57,7 @@ class EndsBrokers(Protocol):
         ...
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Ends all connections."""
         ...
 
 

@@ -145,7 +145,7 @@ class ConsumerGroup:
         return min(due, default=None)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The names of all topics that somebody is subscribed to."""
+        """The names of all topics to which any member is subscribed."""
         return self._subscriptions.names
 
     def unsaved_snapshot(self) -> None:
@@ -172,7 +172,7 @@ class ConsumerGroup:
         return GroupError.NONE if generation == member.epoch else GroupError.STALE_MEMBER_EPOCH
 
     def end(self, error: GroupError) -> Sequence[ConsumerEffect]:
-        """The group is deleted or moves away: whoever waits is answered with `error`."""
+        """The group is deleted or moves away: all waiting requests get `error`."""
         batches = [self._next] if self._writing is None else [self._writing, self._next]
         return [failed(one, error) for batch in batches for one in batch.waiting]
 
@@ -228,7 +228,7 @@ class ConsumerGroup:
         *,
         subscribed: bool,
     ) -> None:
-        """Goes on with what a member said: a new epoch if need be, and its next step."""
+        """Applies a member's request: a new epoch if need be, and the member's next step."""
         if before is None and len(self._members) >= self._settings.group_size_max:
             raise Refused(GroupError.GROUP_MAX_SIZE, f"the group has {len(self._members)} members")
         if before is None:
@@ -246,7 +246,7 @@ class ConsumerGroup:
         self._note(member, before)
 
     def _renew(self, member: Member, now_ms: float) -> None:
-        """Starts a member's session anew."""
+        """Restarts a member's session."""
         timeout_ms = self._settings.consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
@@ -301,7 +301,7 @@ class ConsumerGroup:
         return next(found, None)
 
     def _take_over(self, holder: Member, request: ConsumerBeat) -> Member:
-        """A static member that was away is back under another id; it goes on with what it had."""
+        """A static member has returned under another id; it continues with what it had."""
         if holder.epoch != LEAVING_FOR_NOW and holder.classic is None:
             raise Refused(
                 GroupError.UNRELEASED_INSTANCE,

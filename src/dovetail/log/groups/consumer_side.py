@@ -67,7 +67,7 @@ class ConsumerSide:
     """Heartbeats and descriptions of the new protocol."""
 
     async def beat(self: Coordinating, group_id: GroupId, request: ConsumerBeat) -> ConsumerAnswer:
-        """A member's heartbeat; returns when what it is told is stored."""
+        """A member's heartbeat; returns when its answer is stored."""
         error = self.refusal(group_id)
         if error is not GroupError.NONE:
             return ConsumerAnswer(error)

@@ -169,7 +169,7 @@ class ConsumerDescription:
 
 @dataclass(slots=True)
 class Batch:
-    """Changes that are stored together, and who waits for that."""
+    """Changes that are stored together, and the requests that wait for that."""
 
     members: dict[MemberId, ConsumerMember | None] = field(default_factory=dict)
     header: bool = False

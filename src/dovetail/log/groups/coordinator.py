@@ -144,7 +144,7 @@ class GroupCoordinator(ConsumerSide, ShareSide, Forgetting):
         self._timer = keep_task(self._run_timer, name="log/groups/timer")
 
     async def close(self) -> None:
-        """Ends, and answers whoever waits that the coordinator is elsewhere."""
+        """Ends, and answers waiting requests that the coordinator is elsewhere."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

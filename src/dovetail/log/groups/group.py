@@ -112,7 +112,7 @@ class Group(GroupJoining):
             self._unsaved = False
 
     def end(self, error: GroupError) -> Sequence[Effect]:
-        """The group is deleted or moves away: whoever waits is answered with `error`."""
+        """The group is deleted or moves away: all waiting requests get `error`."""
         for member in self._members.values():
             self._dismiss_join(member, error)
             self._dismiss_sync(member, error)

@@ -143,7 +143,7 @@ class GroupJoining(GroupPhases):
             self._rebalance(now_ms)
 
     def _rebalance(self, now_ms: float) -> None:
-        """Begins a rebalance, or goes on with the one that is being prepared."""
+        """Begins a rebalance, or continues the one that is being prepared."""
         if self.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(now_ms)
         else:

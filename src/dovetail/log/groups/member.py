@@ -40,7 +40,7 @@ class Member:
     session_deadline_ms: float = 0.0
 
     def renew(self, now_ms: float) -> None:
-        """Starts the session anew."""
+        """Restarts the session."""
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     @property
@@ -49,7 +49,7 @@ class Member:
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     def update(self, request: JoinRequest) -> None:
-        """Takes over what a join says anew."""
+        """Takes over what a new join says."""
         self.protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms

@@ -101,7 +101,7 @@ class MixedGroup(ConsumerGroup):
     def join(
         self, request: JoinRequest, token: object, *, now_ms: float
     ) -> Sequence[ConsumerEffect]:
-        """A member joins, for the first time or again; it hears at once that another leads."""
+        """A member joins, for the first time or again; the answer names another as leader."""
         try:
             self._answer(token, self._join(request, now_ms))
         except Refused as refused:
@@ -210,7 +210,7 @@ class MixedGroup(ConsumerGroup):
     def commit_check(
         self, who: MemberIdentity, generation: Generation, *, now_ms: float
     ) -> GroupError:
-        """As for all members; those of the classic protocol hear its errors."""
+        """As for all members; those of the classic protocol get its errors."""
         member = self._members.get(who.member_id)
         if member is None or member.classic is None:
             return super().commit_check(who, generation, now_ms=now_ms)

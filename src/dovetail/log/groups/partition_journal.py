@@ -30,7 +30,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class Journaled(Protocol):
-    """What a coordinator tells of its state, so that its journal can be kept short."""
+    """A coordinator's state, so that its journal can be kept short."""
 
     @property
     def loaded(self) -> bool:

@@ -242,7 +242,7 @@ class GroupPhases:
         )
 
     def _assign(self, assignments: dict[MemberId, bytes], now_ms: float) -> None:
-        """The assignment is stored: the group is stable, and whoever waits is answered."""
+        """The assignment is stored: the group is stable, and waiting members are answered."""
         self._move(GroupState.STABLE)
         for member in self._members.values():
             member.assignment = assignments[member.member_id]

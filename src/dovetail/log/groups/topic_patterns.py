@@ -62,7 +62,7 @@ class TopicPattern:
         self._remembered = 0
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names that fit. What was remembered on the way is let go."""
+        """Those of the names that match. The automaton built meanwhile is dropped."""
         found = frozenset(filter(self.matches, names))
         self._steps.clear()
         self._remembered = 0

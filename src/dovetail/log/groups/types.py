@@ -285,7 +285,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAnswer:
-    """What a member of the new protocol hears; without an `assignment` it is what it was."""
+    """The answer to a member of the new protocol; no `assignment` means no change."""
 
     error: GroupError
     message: str | None = None

@@ -53,7 +53,7 @@ class JournalWriter:
             await asyncio.wait(tuple(self._waiting))
 
     async def close(self) -> None:
-        """Answers whoever waits that the coordinator is elsewhere; appends may be stored or not."""
+        """Answers waiting requests NOT_COORDINATOR; their appends may be stored or not."""
         for done in tuple(self._waiting):
             if not done.done():
                 done.set_result(GroupError.NOT_COORDINATOR)

@@ -41,7 +41,7 @@ class ShareBrokers(Protocol):
         ...
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Ends all connections."""
         ...
 
 

@@ -87,7 +87,7 @@ class ShareSide:
     """Heartbeats of share groups, and what their partitions' owners store."""
 
     async def beat_share(self: Sharing, group_id: GroupId, request: ConsumerBeat) -> ConsumerAnswer:
-        """A member's heartbeat; returns when what it is told is stored."""
+        """A member's heartbeat; returns when its answer is stored."""
         error = self.refusal(group_id)
         if error is not _OK:
             return ConsumerAnswer(error)

@@ -82,7 +82,7 @@ class Keeper:
         limits: Callable[[str], ShareSettings],
         counts: ShareCounts | None = None,
     ) -> None:
-        """`counts` outlives the keeper: it goes on where the one before it stopped."""
+        """`counts` outlives the keeper: it continues where the previous one stopped."""
         self.place = place
         self.counts = counts or ShareCounts()
         self.partition = partition
@@ -106,14 +106,14 @@ class Keeper:
     # --- life -----------------------------------------------------------------------------------
 
     def close(self, error: DovetailError) -> None:
-        """Nothing is shared here any more; who waits is refused."""
+        """Nothing is shared here any more; waiting requests are refused."""
         self._closed = error
         self._drop(error)
         self._tasks.cancel()
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has a record, and nothing is under way."""
+        """Whether no member has a record, and nothing is in flight."""
         machine = self._machine
         if self._writing or self._burying or self._claiming is not None or self.on_available:
             return False

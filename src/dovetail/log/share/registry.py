@@ -68,7 +68,7 @@ class ShareRegistry:
         log.owned.on_gone.append(self._on_gone)
 
     async def close(self) -> None:
-        """Refuses whoever waits."""
+        """Refuses all waiting requests."""
         for keeper in [*self._keepers.values()]:
             keeper.close(NotOwner("this node stops"))
         self._keepers.clear()
@@ -96,7 +96,7 @@ class ShareRegistry:
         return made
 
     def let_go(self, keeper: Keeper) -> None:
-        """Nobody of this broker's clients uses it: forgets it if nobody has a record."""
+        """No client of this broker uses it: forgets it if no member has a record."""
         if keeper.idle and self._keepers.get(keeper.place) is keeper:
             del self._keepers[keeper.place]
             keeper.close(Unavailable("the share was not in use"))

@@ -46,7 +46,7 @@ class Brokers(Protocol):
         ...
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Ends all connections."""
         ...
 
 

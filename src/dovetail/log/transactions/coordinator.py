@@ -136,7 +136,7 @@ class TransactionCoordinator:
         self._tasks.keep(self._run_timer, name="log/transactions/timer")
 
     async def close(self) -> None:
-        """Ends; whoever waits is told that the coordinator is elsewhere."""
+        """Ends; waiting requests are answered that the coordinator is elsewhere."""
         self._closed = True
         await self._writer.close()
         await self._tasks.stop()
@@ -160,7 +160,7 @@ class TransactionCoordinator:
     async def begin(
         self, transactional_id: str, *, timeout_ms: int, expected: Identity | None
     ) -> Identity | TransactionError:
-        """A producer's id and epoch; whoever had the transactional id before is fenced.
+        """A producer's id and epoch; the previous owner of the transactional id is fenced.
 
         Raises `Unavailable` if there is no new id to be had.
         """
@@ -212,7 +212,7 @@ class TransactionCoordinator:
         return found if isinstance(found, TransactionError) else found.number
 
     def _add_together(self, transactional_id: str, who: Identity, joining: _Joining) -> None:
-        """Those who waited go on, together; the one before them may be gone."""
+        """The waiting requests continue together; the one before them may be gone."""
         if not joining.places:
             return
 
@@ -400,7 +400,7 @@ class TransactionCoordinator:
             self.tick()
 
     def tick(self) -> None:
-        """Aborts what took too long, and forgets what nobody has used for long."""
+        """Aborts what took too long, and forgets what was not used for long."""
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         old_ms = self._time.now_ms()
         expires = now_ms >= self._expiry_due_ms

@@ -35,7 +35,7 @@ class Markers:
         self._clock = clock
 
     async def send(self, marker: Marker, partitions: Collection[Place]) -> set[Place]:
-        """Sends a marker to whoever owns each partition now; returns those that have it.
+        """Sends a marker to the current owner of each partition; returns those that have it.
 
         A partition that does not exist any more needs none. Raises `CoordinationDown`.
         """

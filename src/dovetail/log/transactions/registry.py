@@ -63,7 +63,7 @@ class TransactionRegistry:
         self.unreadable = self._coordinators.unreadable
 
     async def close(self) -> None:
-        """Answers whoever waits that the coordinator is elsewhere."""
+        """Answers waiting requests that the coordinator is elsewhere."""
         await self.verification.close()
         await self._coordinators.close()
 

@@ -276,7 +276,7 @@ def complete(known: Transaction, *, now_ms: int) -> Transaction:
 
 
 def expire(known: Transaction, *, after_ms: int, now_ms: int) -> Transaction:
-    """Dead, if nobody has used it for so long and nothing is open."""
+    """Dead, if it was not used for so long and nothing is open."""
     if known.state in _RESTING and known.updated_ms + after_ms <= now_ms:
         return _next(known, state=TransactionState.DEAD)
     return known

@@ -30,7 +30,7 @@ class Verification:
         self._tasks = Tasks()
 
     async def close(self) -> None:
-        """Asks no more; who waits is refused."""
+        """Asks no more; waiting batches are refused."""
         await self._tasks.stop()
 
     def append(

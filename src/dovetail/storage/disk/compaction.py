@@ -131,7 +131,7 @@ class Compaction:
         return False
 
     def _has_needed_holes(self, segment: Segment) -> bool:
-        """Whether it may have lost what nobody said is not needed."""
+        """Whether the segment may have lost entries that are not known to be unneeded."""
         live = (ledger for ledger in segment.holes if self._index.has(ledger))
         return any(ledger not in self.settled for ledger in live)
 

@@ -87,7 +87,7 @@ class EntryIndex:
             segment.runs.clear()
 
     def drop(self, segment: Segment) -> bool:
-        """Takes the segment out; True if nobody reads it, so that its file can be closed."""
+        """Takes the segment out; True if it has no reader, so that its file can be closed."""
         with self.lock:
             del self._segments[segment.number]
             segment.dropped = True
@@ -308,7 +308,7 @@ class EntryIndex:
         return rows
 
     def _load(self, run: Run) -> Rows | None:
-        """The rows as the index file tells them; None if it cannot be read or does not check."""
+        """The rows in the index file; None if it cannot be read or fails its checksum."""
         try:
             file = self._disk.open(index_name(run.segment))
             try:

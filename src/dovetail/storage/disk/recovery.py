@@ -67,7 +67,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """Everything a store needs to go on.
+    """Everything a store needs to continue.
 
     `active` is None on an empty disk, and where nothing can be written behind the newest segment.
     """

@@ -50,7 +50,7 @@ class StoreState(msgspec.Struct):
     deleted: dict[int, int] = {}
 
     def forget_deleted(self, lying: set[int]) -> None:
-        """Lets old deletions go whose ledgers lie nowhere any more."""
+        """Drops old deletions of ledgers without any entry left."""
         gone = [ledger for ledger in self.deleted if ledger not in lying]
         for ledger in gone[:-DELETED_KEPT]:
             del self.deleted[ledger]
@@ -132,7 +132,7 @@ def index_numbers(disk: Disk) -> list[int]:
 
 
 def _numbers(disk: Disk, names: re.Pattern[str]) -> list[int]:
-    """Of files that this program made; others, such as somebody's copies, are left alone."""
+    """Numbers of files that this program made; others, such as copies, are left alone."""
     found = (names.fullmatch(name) for name in disk.names())
     return sorted(int(name[1]) for name in found if name is not None)
 
@@ -172,7 +172,7 @@ def note_entry(runs: RunSet, found: Scanned) -> None:
 
 
 def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:
-    """The runs of a segment as the file itself tells them, and how the scan ended."""
+    """The runs of a segment, scanned from the file itself, and how the scan ended."""
     runs = RunSet(segment.number)
     scan = SegmentScan(Salvage(segment.file).read, segment.file.size(), segment.salt)
     for found in scan:
@@ -181,7 +181,7 @@ def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:
 
 
 def write_index(disk: Disk, segment: Segment, runs: Iterable[Run]) -> None:
-    """Writes the index of a sealed segment and lets its rows go from memory."""
+    """Writes the index of a sealed segment and drops its rows from memory."""
     kept = list(runs)
     file = disk.open(index_name(segment.number), create=True)
     try:

@@ -143,7 +143,7 @@ class EnsembleWriter:
         _append(self._nodes, self.ledger, self._term, effect, answered)
 
     async def _replace(self, effect: writing.Replace) -> None:
-        """Finds other nodes and puts them into the metadata, or goes on without."""
+        """Finds other nodes and puts them into the metadata, or continues without them."""
         try:
             nodes = _replaced(self._nodes, self._placement, effect)
         except Unavailable:

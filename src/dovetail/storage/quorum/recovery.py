@@ -83,7 +83,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Effect: it cannot go on; try again later, or not at all if the error says so."""
+    """Effect: it cannot continue; try again later, or not at all if the error says so."""
 
     error: DovetailError
 

@@ -126,7 +126,7 @@ class QuorumWriter:
         return self._confirm()
 
     def on_refused(self, error: DovetailError) -> list[Effect]:
-        """A node is fenced, or holds another entry: somebody else owns this ledger."""
+        """A node is fenced, or holds another entry: the ledger has another owner."""
         return self._fail(error)
 
     def on_failed(self, node: int) -> list[Effect]:
@@ -156,7 +156,7 @@ class QuorumWriter:
         return effects + self._confirm() + self._change()
 
     def on_not_replaced(self, error: DovetailError) -> list[Effect]:
-        """There are no other nodes: go on with those that are left, if they are enough."""
+        """There are no other nodes: continue with the remaining ones, if they are enough."""
         if not self._changing:
             raise AssertionError("no change of the ensemble is under way")
         self._changing = False

@@ -107,7 +107,7 @@ class Job(NamedTuple):
 
 
 class _GiveUp(Exception):
-    """No use to go on with this node now."""
+    """It is useless to continue with this node now."""
 
 
 class Copier:
@@ -165,7 +165,7 @@ class Copier:
             raise _GiveUp(f"{LOST_MAX} entries cannot be read")
 
     async def _read(self, job: Job, copy: Copy, entry: int) -> list[Entry]:
-        """Entries from `entry` on from whoever has them; none if nobody has the first.
+        """Entries from `entry` on from any node that has them; none if no node has the first.
 
         Raises `Unavailable` if one that may have it does not answer.
         """

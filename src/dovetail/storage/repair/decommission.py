@@ -80,7 +80,7 @@ class SeenStorage:
         self._states = states
 
     def present(self) -> dict[int, str]:
-        """One that has found damage is looked at anew, as after a start."""
+        """A node that has found damage is examined again, as after a start."""
         return {
             number: f"{member.incarnation}/{member.damage_found}"
             for number, member in self._membership.storage().items()

@@ -48,7 +48,7 @@ class Presence(Enum):
 
 
 class Attendance:
-    """Who was there when: tells a node that is away from one that is gone."""
+    """When each node was last present: distinguishes AWAY from GONE."""
 
     def __init__(self, *, grace_ms: int) -> None:
         self._grace_ms = grace_ms

@@ -127,7 +127,7 @@ class Repairer:
         self._woken.set()
 
     def doubt(self, ledger: int, node: int) -> None:
-        """The node could not read an entry of the ledger: it is asked anew what it holds."""
+        """The node could not read an entry of the ledger: ask it again what it holds."""
         self._known.get(ledger, {}).pop(node, None)
         self._resting.clear()
         self._pages = {at: page._replace(whole=None) for at, page in self._pages.items()}
@@ -338,7 +338,7 @@ class Repairer:
         }
 
     def _stamp(self) -> object:
-        """Differs when partitions that were whole must be looked at again."""
+        """Differs when partitions that were whole must be checked again."""
         return (
             self._attendance.lives(),
             frozenset(self._view.given_up()),
@@ -362,7 +362,7 @@ class Repairer:
                 known[node] = _Known(settled.fragments, departures[node], self._now())
 
     def _forget_all_but(self, partitions: Sequence[Repairable]) -> None:
-        """Lets go what is known of ledgers and partitions that are not here any more."""
+        """Forgets ledgers and partitions that are no longer here."""
         names = {partition.name for partition in partitions}
         pages = {(p.name, number) for p in partitions for number in p.chain.pages()}
         self._pages = {at: page for at, page in self._pages.items() if at in pages}

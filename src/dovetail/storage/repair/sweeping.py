@@ -30,7 +30,7 @@ _LEDGER_IDS = "/ids/ledger"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has found and let go, and the chains that it went by."""
+    """What a sweep has found and deleted, and the chains that it read."""
 
     here: frozenset[LedgerId]
     deleted: frozenset[LedgerId]

@@ -79,7 +79,7 @@ async def acknowledge(
 
 
 def refusal(call: Call, group_id: str | None, member_id: str | None) -> ErrorCode:
-    """Why nothing of a request is looked at."""
+    """Why the whole request is refused."""
     if not group_id or not member_id:
         return ErrorCode.INVALID_REQUEST
     if not call.access.allows(Operation.READ, Kind.GROUP, group_id):
@@ -156,7 +156,7 @@ async def settle(
 
 
 async def close(backend: Backend, session: Session) -> None:
-    """Gives back what a member has, and lets go of shares that nobody uses here."""
+    """Releases what a member has, and forgets share-partitions that are unused here."""
     for key in session.partitions:
         try:
             topic = backend.log.topic_by_id(key.topic_id.hex()).name

@@ -99,7 +99,7 @@ class ShareSessions:
         return found
 
     def _make_room(self, owner: str, now_ms: float) -> bool:
-        """Ends a session that is idle, or one of whoever has more than `owner` would have."""
+        """Ends a session that is idle, or one of a client that has more than `owner` would have."""
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms >= _IDLE_MS:
             self._sessions.popitem(last=False)
