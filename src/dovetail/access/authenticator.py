@@ -50,7 +50,7 @@ class Authenticator:
         self._logged_in: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def access_of(self, connection: Connection) -> Access | None:
-        """What the client may do; None until it has said who it is."""
+        """What the client may do; None before its login."""
         return self._client(connection).access
 
     def is_node(self, connection: Connection) -> bool:
@@ -81,7 +81,7 @@ class Authenticator:
         self._logged_in.add(connection)
 
     def look_again(self) -> None:
-        """Users or rules have changed: judges anew, and closes connections of changed users."""
+        """Users or rules have changed: decides again, and closes connections of changed users."""
         self._guard.forget()
         for connection in tuple(self._logged_in):
             client = self._client(connection)
@@ -96,7 +96,7 @@ class Authenticator:
         return self._own_users.get(name) or self._registry.user(name)
 
     def begin(self, connection: Connection) -> Login:
-        """Begins a conversation anew, as a client does that logs in again."""
+        """Starts a new conversation, for a client that logs in again."""
         client = self._client(connection)
         client.login = self._new_login()
         return client.login

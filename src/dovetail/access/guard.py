@@ -16,7 +16,7 @@ class Access(Protocol):
 
     @property
     def principal(self) -> str:
-        """Who it is; empty if nobody asked."""
+        """The user's name; empty if logins are off."""
         ...
 
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:

@@ -62,7 +62,7 @@ class Login:
 
     @property
     def chosen(self) -> bool:
-        """Whether there was a handshake, and the conversation goes on."""
+        """Whether there was a handshake, and the conversation continues."""
         return self._mechanism is not None and self.principal is None
 
     def handshake(self, mechanism: str) -> bool:
@@ -132,7 +132,7 @@ class Login:
         return known.salt, known.stored_key, known.server_key, known.rounds
 
     def _nobody(self, name: str) -> dict[Mechanism, Credential]:
-        """What a user who is not there would have; no password fits it."""
+        """A credential for an unknown user; no password fits it."""
         kept = [user for user in self._users() if user]
         return {mechanism: _disguised(name, mechanism, kept) for mechanism in Mechanism}
 

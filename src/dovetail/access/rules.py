@@ -185,7 +185,7 @@ def _contains(outer: Rule, inner: Rule) -> bool:
 
 
 class RuleIndex:
-    """Rules by whom and what they are about, so that a judgement looks at few of them."""
+    """Rules indexed by principal and resource, so that a decision examines few of them."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._named: dict[tuple[Kind, str, Pattern, str], list[Rule]] = {}

@@ -57,7 +57,7 @@ SNAPSHOTS = "dovetail-chain-"
 
 
 class GroupFact(Protocol):
-    """What is looked at of a group."""
+    """The facts of a group that matter here."""
 
     @property
     def group(self) -> str: ...
@@ -70,7 +70,7 @@ class GroupFact(Protocol):
 
 
 class NodeFact(Protocol):
-    """What is looked at of a node that is there."""
+    """The facts of a registered node that matter here."""
 
     @property
     def name(self) -> str: ...

@@ -20,7 +20,7 @@ _POLICY, _COMPACT = "cleanup.policy", "compact"
 
 
 class PartitionCompaction(Struct, frozen=True):
-    """A partition, as its owner last looked at it."""
+    """A partition, as of its owner's last check."""
 
     partition: int
     #: Records in front of this offset were compacted.

@@ -90,7 +90,7 @@ class CoordinationSharedLog(FollowedLog):
         return f"{self._prefix}{index:016d}"
 
     async def _store(self, index: int, record: Record, head: KeyValue | None) -> bool:
-        """Stores the record if nobody was faster."""
+        """Stores the record if no other member was faster."""
         payload = encode_record(record)
         line = str(self._clock.wall_ms()).encode()
         if self._signer is not None:

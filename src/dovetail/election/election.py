@@ -119,7 +119,7 @@ class Election(ABC):
         return effects + self._tick(now_ms)
 
     def on_message(self, message: Message, *, now_ms: float) -> list[Effect]:
-        """A member says something; what is stale or not for this algorithm changes nothing."""
+        """A member's message; one that is stale or of another algorithm changes nothing."""
         if self._stopped:
             return []
         if isinstance(message, Ping):
@@ -177,7 +177,7 @@ class Election(ABC):
         return []
 
     def on_stop(self, *, now_ms: float) -> list[Effect]:
-        """The member stops; a leader says so, so that nobody waits for it."""
+        """The member stops; a leader says so, so that no member waits for it."""
         effects = (
             self._resign("it was stopped", now_ms)
             if self.role is Role.LEADER
@@ -209,7 +209,7 @@ class Election(ABC):
         """This member has just become leader."""
 
     def _on_vacant(self, now_ms: float) -> list[Effect]:
-        """The leader said that it stops."""
+        """The leader reported that it stops."""
         return []
 
     def _on_heard_leader(self, ping: Ping, now_ms: float) -> list[Effect]:

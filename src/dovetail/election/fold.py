@@ -303,7 +303,7 @@ class LogState:
         return True
 
     def _hear(self, member: MemberName, incarnation: Incarnation, moment: Moment) -> None:
-        """Whoever writes is alive; only a registration begins a new life."""
+        """A member that writes is alive; only a registration begins a new life."""
         heard = self._members.get(member)
         if heard is not None and heard.incarnation == incarnation:
             heard.moment, heard.challenged_ms = moment, None

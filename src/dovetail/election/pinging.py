@@ -24,7 +24,7 @@ class Pinging:
     _reached_ms: dict[MemberName, float] = field(default_factory=dict)
 
     def start(self, members: Collection[MemberName], now_ms: float) -> None:
-        """A leadership begins: whoever voted for it was there just now."""
+        """A leadership begins: the members that voted for it were reachable just now."""
         self._last_ms, self._event_waits = float("-inf"), False
         self._reached_ms = dict.fromkeys(members, now_ms)
 

@@ -59,7 +59,7 @@ class Sender(Protocol):
         ...
 
     def new_identity(self) -> Identity:
-        """A producer that nobody had before. Raises `Unavailable`."""
+        """A new producer. Raises `Unavailable`."""
         ...
 
     def send(

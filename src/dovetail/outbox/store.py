@@ -242,7 +242,7 @@ class Store:
             raise DatabaseDown(reason_of(error)) from error
 
     def fail(self, claim: Claim, reason: str, *, retry_ms: int) -> None:
-        """Gives the lock back with an error; nobody takes it for `retry_ms`. Raises `LockLost`."""
+        """Releases the lock with an error; no relay takes it for `retry_ms`. Raises `LockLost`."""
         with self._transaction() as connection:
             self._update(
                 connection,
@@ -309,7 +309,7 @@ class Store:
             return bool(asked.scalar())
 
     def wake(self) -> None:
-        """Takes back `try_sleep`: publishers need not notify while somebody looks anyway."""
+        """Takes back `try_sleep`: publishers need not notify while a worker polls anyway."""
         with self._transaction() as connection:
             connection.execute(text(f"SELECT pg_advisory_unlock({WAIT_LOCK})"))
 

@@ -116,7 +116,7 @@ def enough_bytes(offsets: int, density: float, bytes_max: int) -> int:
 
 
 class Reader:
-    """Fetches one partition, on a connection that nobody else uses meanwhile."""
+    """Fetches one partition, on a connection that it uses alone meanwhile."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class FindEnd:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Read from here; what was read before is dropped (`generation` tells it apart)."""
+    """Read from here; what was read before is dropped (`generation` distinguishes it)."""
 
     position: dict[int, int]
     generation: int

@@ -148,7 +148,7 @@ def topic_ids_of(kafka: Kafka, name: str) -> dict[str, str]:
 
 
 def _aim(record: Record, topic: _DeadTopic, topic_ids: Mapping[str, str]) -> str:
-    """Where the record goes again. Raises `Refused` if nobody knows."""
+    """The target of a replay. Raises `Refused` if it is unknown."""
     source = _text(record.header(SOURCE))
     if source is not None and source in topic_ids:
         return source

@@ -75,7 +75,7 @@ class ClockFact:
 
 
 def gather_port(what: str, setting: str, host: str, port: int) -> PortFact:
-    """Tries to take the address, and lets it go again."""
+    """Tries to bind the address, and releases it again."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
