@@ -309,23 +309,29 @@ class TimelineService:
                     self.metrics.forget(name)
                     _log.info("timeline ended here", timeline=name)
 
+            unopened: dict[str, str] = {}
             for name, record in records.items():
                 if record.state != "ready":
                     continue
                 if name not in self.timelines:
-                    await self._open(record)
+                    if why := await self._open(record):
+                        unopened[name] = why
                 elif record.config != self.timelines[name].record.config:
                     self.timelines[name].alter(record)
                     _log.info("timeline altered here", timeline=name)
+            self.health.unopened = unopened
 
-    async def _open(self, record: TimelineRecord) -> None:
+    async def _open(self, record: TimelineRecord) -> str:
+        """Why it could not be opened; empty if it was."""
         try:
             store = await self._stores.open(record.id)
         except DovetailError as error:
             # One timeline that cannot be opened is no reason not to serve the others.
-            _log.error("timeline not opened", timeline=record.name, error=str(error))
-            return
+            if self.health.unopened.get(record.name) != str(error):
+                _log.error("timeline not opened", timeline=record.name, error=str(error))
+            return str(error)
         self.timelines[record.name] = RunningTimeline(record, store, self._context, self._watch)
+        return ""
 
     async def _follow(self) -> None:
         try:
@@ -372,6 +378,8 @@ class TimelineService:
 
             if turn % _FINISH_EVERY == 0 and not self.health.drift_reason:
                 self._finish_later()
+                if self.health.unopened:
+                    await _quietly(self._sync(), "catalog")
             await self.look_after()
 
         self._doubt_one()

@@ -5,6 +5,7 @@
                   just jumped
     STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest are
                                                           refused at once
+                  a timeline cannot be opened             its requests are refused; tried again
     PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
                   our own lease did
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
@@ -218,6 +219,8 @@ class Health:
         self._busy: dict[str, bool] = {}
         #: Leases of each timeline that failed in a row.
         self._unleased: Counter[str] = Counter()
+        #: Timelines that are there and cannot be opened here, with the reason.
+        self.unopened: Mapping[str, str] = {}
 
     def on_lease(self, timeline: str, *, good: bool) -> None:
         """The store was asked for messages. Other commands may well succeed meanwhile."""
@@ -279,7 +282,9 @@ class Health:
         """How many of each there are, for the metric."""
         return {
             Degradation.DRIFT: int(bool(self.drift_reason)),
-            Degradation.STORAGE: int(self.storage.failing) + len(self._stuck()),
+            Degradation.STORAGE: sum(
+                (self.storage.failing, len(self._stuck()), len(self.unopened))
+            ),
             Degradation.PARTITION: int(self.peers.parted(now_ms)),
             Degradation.CONSUMERS: _closed(self._timelines, now_ms) + len(self._busy),
             Degradation.PRODUCER: _closed(self._producers, now_ms),
@@ -296,6 +301,8 @@ class Health:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
         for name in self._stuck():
             reasons.append((Degradation.STORAGE, f"the store leases nothing of {name!r}"))
+        for name, why in sorted(self.unopened.items()):
+            reasons.append((Degradation.STORAGE, f"{name!r} cannot be opened: {why}"))
         if parted := self.peers.reason(now_ms):
             reasons.append((Degradation.PARTITION, parted))
 

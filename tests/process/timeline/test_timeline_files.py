@@ -1,0 +1,40 @@
+"""A timeline whose file cannot be opened: said, and opened when it can be."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.process.timeline.test_lost_coordination import bodies, lone_node, schedule
+
+from dovetail.errors import Unavailable
+from dovetail.timeline import connect, service
+
+WAIT_S = 60.0
+
+
+async def test_a_timeline_that_cannot_be_opened_is_told_and_opened_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B18, R5, U6: `/readyz` says so, the others are served, and nobody has to restart the node."""
+    monkeypatch.setattr(service, "UPKEEP_MS", 50)
+    async with lone_node(tmp_path) as node:
+        await schedule(node, "bad")
+        await schedule(node, "good")
+    path = tmp_path / "timelines" / "0000000001.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(b"no database" + whole[11:])
+
+    async with lone_node(tmp_path) as node:
+        ready, reasons = node.ready()
+        assert not ready
+        assert any("'bad' cannot be opened" in reason for reason in reasons), reasons
+        assert await bodies(node, "good") == [b"good"]
+        async with connect(node.endpoints.kafka) as client:
+            with pytest.raises(Unavailable, match="cannot be opened here"):
+                await client.timeline("bad").peek()
+
+        path.write_bytes(whole)
+        async with asyncio.timeout(WAIT_S):
+            while not node.ready()[0]:
+                await asyncio.sleep(0.02)
+        assert await bodies(node, "bad") == [b"bad"]
