@@ -138,6 +138,7 @@ ENDING = {
     "coordination/etcd-watch": "the reader of the watch, who is started again",
     "election/append": "the election, as an append whose outcome is not known",
     "election/campaign": "the election, as a lease that was not taken",
+    "election/give-back": "nobody needs to: the lease ends by itself",
     "election/release": "nobody needs to: the lease ends by itself",
     "election/renew": "the election, which reports again",
     "election/send": "the election, which sends again",

@@ -51,7 +51,9 @@ class Campaigner:
         self._clock = clock
         self._stack: AsyncExitStack | None = None
         self._keeper: LeaseKeeper | None = None
+        self._campaigning = False
         self._tasks = Tasks()
+        self._releases = Tasks()
 
     def start(self, election: LeaseElection, do: Do) -> None:
         """Begins to watch the holder."""
@@ -64,7 +66,14 @@ class Campaigner:
         return None if self._keeper is None else self._keeper.valid_until_ms
 
     async def campaign(self, term_min: Term) -> None:
-        """Tries to take the lease, and reports the outcome to the election."""
+        """Tries to take the lease, and reports the outcome to the election.
+
+        An election that has given up waiting may ask again meanwhile: the answer to the first is
+        that to both. Two at once would take two leases, and one would be kept alive for ever.
+        """
+        if self._campaigning:
+            return
+        self._campaigning = True
         term = None
         try:
             term = await self._take(term_min)
@@ -72,6 +81,8 @@ class Campaigner:
             _log.warning("cannot ask for the lease", reason=str(error))
         except Exception as error:  # noqa: BLE001 - a member that hears nothing waits for ever
             _log.exception("cannot ask for the lease: internal error", error)
+        finally:
+            self._campaigning = False
         if term is None or self._keeper is None:
             await self.release()
             self._do(lambda now: self._election.on_taken(now_ms=now))
@@ -89,12 +100,15 @@ class Campaigner:
         """Gives the lease back, if one is held."""
         stack, self._stack, self._keeper = self._stack, None, None
         if stack is not None:
-            await stack.aclose()
+            # Whoever asked may be ended meanwhile; the others would wait until the lease ends.
+            leaving = self._releases.start(stack.aclose(), name="election/give-back")
+            await asyncio.shield(leaving)
 
     async def close(self) -> None:
         """Gives the lease back and ends all tasks."""
         await self._tasks.stop()
         await self.release()
+        await self._releases.finish()
 
     async def _take(self, term_min: Term) -> Term | None:
         holder = await self._coordinator.get(self._holder_key)

@@ -105,6 +105,7 @@ class ClusterMember:
         self._timer: Alarm | None = None
         self._sequence = 0
         self._running = False
+        self._ended = False
         self._trimming = False
         self._reported: tuple[Role, Term, MemberName | None] | None = None
 
@@ -170,12 +171,13 @@ class ClusterMember:
         self._work(call, None)
 
     async def lead(self) -> Leadership:
-        """Waits until this member leads. Raises what ended the member, if something did."""
+        """Waits until this member leads. Raises `Unavailable` if it has failed or is closed."""
         async with self._led:
-            await self._led.wait_for(lambda: self._leadership or self.failure)
+            await self._led.wait_for(lambda: self._leadership or self.failure or self._ended)
         if self.failure is not None:
             raise Unavailable(f"this member has ended: {self.failure}") from self.failure
-        assert self._leadership is not None
+        if self._leadership is None:
+            raise Unavailable(f"{self.me.name} is closed: it leads no more")
         return self._leadership
 
     @property
@@ -434,6 +436,8 @@ class ClusterMember:
 
     async def _end(self) -> None:
         self._running = False
+        self._ended = True
+        await self._wake_leads()
         if self._timer is not None:
             self._timer.cancel()
         if self._campaigner is not None:

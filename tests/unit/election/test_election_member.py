@@ -2,12 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.unit.stream.memory_cluster import MemoryCluster
 
 from dovetail.clock import SystemClock
-from dovetail.coordination import EmbeddedCoordinator
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.election import (
     Algorithm,
     Campaigner,
@@ -97,6 +98,22 @@ async def test_a_start_that_cannot_register_fails(tmp_path: Path) -> None:
         assert asyncio.all_tasks() == tasks
 
 
+async def test_who_waits_for_the_lead_hears_that_the_member_is_closed(tmp_path: Path) -> None:
+    """S13, R5: a closed member never leads, and nobody waits for it for ever."""
+    async with MemoryCluster(tmp_path) as cluster:
+        await cluster.start_member("a")
+        await cluster.wait_leader()
+        second = cluster.member("b")
+        await second.start()
+        waiting = asyncio.ensure_future(second.lead())
+        await asyncio.sleep(0)
+        await second.close()
+        with pytest.raises(Unavailable, match="is closed"):
+            await asyncio.wait_for(waiting, 60)
+        with pytest.raises(Unavailable, match="is closed"):
+            await asyncio.wait_for(second.lead(), 60)
+
+
 async def test_a_vote_that_cannot_be_kept_ends_the_member(tmp_path: Path) -> None:
     """S3: it must not speak any more, and says why."""
     async with MemoryCluster(tmp_path) as cluster:
@@ -161,6 +178,71 @@ async def test_coordinator_elects_by_lease_without_any_network(tmp_path: Path) -
         for member in members.values():
             await member.close()
         await service.close()
+
+
+async def test_a_slow_service_gives_one_lease_to_a_member_that_asks_again(tmp_path: Path) -> None:
+    """S5, R5: the answer comes after the member gave up and stood anew; it leads under one lease,
+    and when it has closed another one leads."""
+    service = await EmbeddedCoordinator.open(tmp_path / "coordination.db", clock=SystemClock())
+    held = _HeldTransactions(service)
+    cluster = MemoryCluster(tmp_path, algorithm=Algorithm.COORDINATOR)
+
+    def member(name: str, coordinator: Coordinator) -> ClusterMember:
+        settings = cluster.settings(name)
+        return ClusterMember(
+            MemberName(name),
+            algorithm=Algorithm.COORDINATOR,
+            times=settings.times,
+            shared_log=MemorySharedLog(cluster.log),
+            # A lease that outlives the hiccups of a busy machine, and the test if it is leaked.
+            campaigner=lambda me: Campaigner(
+                coordinator,
+                name="shared",
+                environment="test",
+                me=me,
+                timeout_ms=60_000,
+                clock=SystemClock(),
+            ),
+        )
+
+    first, second = member("a", cast(Coordinator, held)), member("b", service)
+    roles: list[Role] = []
+    stood_again = asyncio.Event()
+
+    def note(status: MemberStatus) -> None:
+        roles.append(status.role)
+        if roles.count(Role.CANDIDATE) >= 4:
+            stood_again.set()
+
+    first.on_change.append(note)
+    try:
+        await first.start()
+        await asyncio.wait_for(stood_again.wait(), 60)
+        held.pass_on.set()
+        await asyncio.wait_for(first.lead(), 60)
+        await first.close()
+        await second.start()
+        await asyncio.wait_for(second.lead(), 30)
+    finally:
+        held.pass_on.set()
+        await first.close()
+        await second.close()
+        await service.close()
+
+
+class _HeldTransactions:
+    """A coordination service that answers no transaction until `pass_on` is set."""
+
+    def __init__(self, service: EmbeddedCoordinator) -> None:
+        self.pass_on = asyncio.Event()
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    async def transact(self, *given: Any, **named: Any) -> Any:
+        await self.pass_on.wait()
+        return await self._service.transact(*given, **named)
 
 
 async def test_a_lost_lease_ends_the_leadership_of_its_holder(tmp_path: Path) -> None:
