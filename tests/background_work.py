@@ -127,6 +127,7 @@ ENDING = {
     "client/consumer": "`run` raises it, and `health` names the consumer",
     "client/gather": "the alarm, which calls again",
     "client/handler": "the consumer, as a failed attempt",
+    "client/threads": "nobody needs to: the threads are given up",
     "client/leave": "nobody needs to: the connection is given up",
     "cli/lead": "the command line, which raises it",
     "cli/lead-command": "nobody needs to: the end of its pipe ends the command",

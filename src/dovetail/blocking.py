@@ -2,18 +2,28 @@
 
 Its event loop runs in its own thread. Calls may come from any other thread, and return when they
 are done. A call from the loop's own thread, as in a callback, would wait for itself, so it is
-refused.
+refused; so is a call after the end, and one in a forked process, which has no such thread.
+
+    open ──end──> refuses calls ──> ends those that wait ──> waits a while for threads ──> closed
+
+No call outlives the end: what still runs then is cancelled, and its callers get `Uncertain`.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Self, TypeVar
 
-from dovetail.background import keep_thread
+from dovetail.background import keep_thread, start_thread
+from dovetail.errors import InvalidInput, Uncertain
 from dovetail.supervision import Supervisor
+
+#: How long the end waits for work that was cancelled, and for threads: a handler that is stuck
+#: cannot be stopped, and must not hold up the program.
+END_S_MAX = 5.0
 
 Result = TypeVar("Result")
 Held = TypeVar("Held")
@@ -27,11 +37,17 @@ class Blocking(Generic[Held]):
         self._context: AbstractAsyncContextManager[Held] | None = None
         self._held: Held | None = None
         self._loop = asyncio.new_event_loop()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="client/blocking")
+        self._loop.set_default_executor(self._threads)
+        self._process = os.getpid()
+        self._accepting = threading.Lock()
+        self._ended = False
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._supervisor = Supervisor()
 
     def __enter__(self) -> Self:
+        self._check_open()
         with self._supervisor.supervising():
             self._thread = keep_thread(
                 self._loop.run_forever, name="client/loop", stopped=self._stopped
@@ -45,7 +61,7 @@ class Blocking(Generic[Held]):
 
     def __exit__(self, *exc: object) -> None:
         try:
-            if self._context is not None:
+            if self._context is not None and not self._ended:
                 self.leave(self._context)
         finally:
             self._end()
@@ -57,25 +73,55 @@ class Blocking(Generic[Held]):
         return entered
 
     def _end(self) -> None:
-        self.call(self._loop.shutdown_default_executor())
+        assert self._thread is not None
+        with self._accepting:
+            if self._ended:
+                return
+            self._ended = True
+        # What was accepted before is in the loop by now, ahead of this.
+        asyncio.run_coroutine_threadsafe(_end_what_runs(), self._loop).result()
         self._stopped.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        assert self._thread is not None
         self._thread.join()
+
+        start_thread(self._threads.shutdown, name="client/threads").join(END_S_MAX)
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs the work in the loop, and waits for it."""
-        return self.submit(work).result()
+        """Runs the work in the loop, and waits. Raises `Uncertain` if the end comes first."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._ended:
+                raise Uncertain("closed while a call waited; it may or may not be done") from None
+            raise
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Runs the work in the loop; does not wait for it."""
-        if threading.current_thread() is self._thread:
+        """Runs the work in the loop; does not wait for it. Raises `InvalidInput` after the end."""
+        try:
+            if threading.current_thread() is self._thread:
+                raise RuntimeError(
+                    "called from the loop's own thread, which would wait for itself; call from "
+                    "another"
+                )
+            with self._accepting:
+                self._check_open()
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
             work.close()
-            raise RuntimeError(
-                "called from the loop's own thread, which would wait for itself; call from another"
-            )
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that made it."""
+        return os.getpid() != self._process
+
+    def _check_open(self) -> None:
+        if self.forked:
+            raise InvalidInput("made in another process; make one after the fork")
+        if self._ended:
+            raise InvalidInput("it is closed; make another one")
 
     def enter(self, context: AbstractAsyncContextManager[Result]) -> Result:
         """Enters something else in the loop; `leave` leaves it."""
@@ -91,6 +137,15 @@ class Blocking(Generic[Held]):
         if self._held is None:
             raise RuntimeError("not connected; use it with `with`")
         return self._held
+
+
+async def _end_what_runs() -> None:
+    """Cancels it, and waits for that a while."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=END_S_MAX)
 
 
 async def _entered(context: AbstractAsyncContextManager[Result]) -> Result:

@@ -34,8 +34,8 @@ class BlockingLeadership:
 
     @property
     def valid(self) -> bool:
-        """Whether this member still leads, as far as it can know."""
-        return self._leadership.valid
+        """Whether this member still leads, as far as it can know; a forked child never does."""
+        return self._leadership.valid and not self._client.forked
 
     def confirm(self, position: Position | None = None) -> None:
         """Returns if nobody led after this leadership until now; see `Leadership.confirm`."""

@@ -1,5 +1,8 @@
 """Members and replicas for programs without asyncio."""
 
+import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
 
+from dovetail.election import ClusterMember
 from dovetail.errors import Fenced, InvalidInput, Unavailable, Uncertain
 from dovetail.stream import (
     BlockingLeadership,
@@ -39,9 +43,32 @@ def test_a_member_leads_loses_and_is_refused(tmp_path: Path) -> None:
         assert not later.wait_lost(0)
         with pytest.raises((Fenced, Uncertain, Unavailable)):
             leadership.confirm()
-        with pytest.raises(Unavailable, match=r"within 0.1 s"):
-            first.lead(0.1)
+        with pytest.raises(Unavailable, match="is closed"):
+            first.lead(DEADLINE_S)
         first.call(second.close())
+
+
+def test_a_member_that_does_not_lead_in_time_says_so(tmp_path: Path) -> None:
+    """S13: one that is cut off from the log never leads."""
+    cluster = MemoryCluster(tmp_path)
+    cut_off = threading.Event()
+
+    def make() -> ClusterMember:
+        member = cluster.member("a")
+        start = member.start
+
+        async def start_and_cut() -> None:
+            await start()
+            cluster.logs["a"].connected = False
+            cut_off.set()
+
+        member.start = start_and_cut  # type: ignore[method-assign]
+        return member
+
+    with BlockingMember(make) as member:
+        assert cut_off.is_set()
+        with pytest.raises(Unavailable, match=r"within 0.1 s"):
+            member.lead(0.1)
 
 
 def test_a_member_that_cannot_start_leaves_no_thread(tmp_path: Path) -> None:
@@ -89,6 +116,86 @@ def test_a_plain_handler_handles_and_confirms(tmp_path: Path) -> None:
         assert [(event.value, term) for event, term in found] == [(b"x", stream.status().term)]
         healthy, facts = stream.health()
         assert (healthy, facts["leader"]) == (True, "a")
+
+
+def test_no_call_outlives_the_end(tmp_path: Path) -> None:
+    """S13, R5: who waits when the member is closed is told so, and who comes later too."""
+    cluster = MemoryCluster(tmp_path)
+    told: list[BaseException] = []
+    begun = threading.Event()
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            member.call(forever())
+        except BaseException as error:
+            told.append(error)
+
+    with BlockingMember(lambda: cluster.member("a")) as member:
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        assert begun.wait(DEADLINE_S)
+    waiting.join(DEADLINE_S)
+    assert [type(error) for error in told] == [Uncertain]
+
+    with pytest.raises(InvalidInput, match="is closed"):
+        member.status()
+    with pytest.raises(InvalidInput, match="is closed"), member:
+        raise AssertionError
+
+
+def test_a_stuck_handler_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S13, R5: a thread cannot be stopped; the program goes on all the same."""
+    monkeypatch.setattr("dovetail.blocking.END_S_MAX", 0.1)
+    monkeypatch.setattr("dovetail.stream.stream.CLOSE_S_MAX", 0.1)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def stuck(event: Event, leadership: BlockingLeadership) -> None:
+        begun.set()
+        go_on.wait()
+
+    def use() -> None:
+        source = MemorySource(lanes=1)
+        with _replica(MemoryCluster(tmp_path), "a", stuck, source) as stream:
+            stream.call(_led(stream.held))
+            stream.call(source.send(b"x"))
+            assert begun.wait(DEADLINE_S)
+        ended.set()
+
+    try:
+        threading.Thread(target=use, daemon=True).start()
+        assert begun.wait(DEADLINE_S)
+        assert ended.wait(DEADLINE_S)
+    finally:
+        go_on.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused_and_does_not_lead(tmp_path: Path) -> None:
+    """S13, R5: the loop's thread is not in the child; a call would wait for ever."""
+    cluster = MemoryCluster(tmp_path)
+    with BlockingMember(lambda: cluster.member("a")) as member:
+        leadership = member.lead(DEADLINE_S)
+        child = os.fork()
+        if not child:
+            # Only what ends at once: nothing of the test's runner may go on here.
+            signal.alarm(int(DEADLINE_S))
+            told = 1
+            try:
+                member.status()
+            except InvalidInput:
+                told = 2 if leadership.valid else 0
+            finally:
+                os._exit(told)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        leadership.confirm()
 
 
 async def _led(stream: SharedStream) -> None:
