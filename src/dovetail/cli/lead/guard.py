@@ -98,6 +98,9 @@ def _send(group: int, number: int) -> None:
         os.killpg(group, number)
     except ProcessLookupError:
         return
+    except PermissionError:
+        # It runs as another user, as under sudo. A guard that ended would say that it has ended.
+        return
 
 
 if __name__ == "__main__":
