@@ -7,6 +7,7 @@ from the next request on.
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,6 +18,9 @@ from dovetail.errors import InvalidInput, Unavailable
 from dovetail.foreign import check_group, check_topic
 from dovetail.log.share.dead_letters import PREFIX
 from dovetail.log.share.types import ShareSettings
+from dovetail.logging import get_logger
+
+_log = get_logger("log.share")
 
 GROUP_SETTINGS = "/group-settings/"
 
@@ -24,6 +28,9 @@ GROUP_SETTINGS = "/group-settings/"
 _ATTEMPTS_MAX = 20
 
 _MS_MAX = 2**31 - 1
+
+#: Of a group whose session is not longer than the node's interval: two can be lost.
+_HEARTBEATS_PER_SESSION = 3
 
 #: Days, hours, minutes and seconds: what `java.time.Duration` writes.
 _DURATION = re.compile(
@@ -202,7 +209,28 @@ class GroupSettingsTable:
             kept = msgspec.json.decode(value, type=_Kept)
             self._keys[key] = kept.group_id
             self._values[kept.group_id] = kept.values
-            self._limits[kept.group_id] = _limits(self.defaults, kept.values)
+            self._limits[kept.group_id] = _limits_of(kept, self.defaults)
+
+
+def _limits_of(kept: _Kept, defaults: ShareSettings) -> ShareSettings:
+    """The limits of a group, as well as they fit this node.
+
+    They were checked by the node that took them: another one, or a later one, may have other
+    settings, and must not fail by them.
+    """
+    try:
+        return _limits(defaults, kept.values)
+    except InvalidInput as error:
+        _log.warning("a share group does not fit this node", group=kept.group_id, error=str(error))
+
+    made = defaults
+    for name, value in kept.values.items():
+        with suppress(InvalidInput, KeyError):
+            read = {SETTINGS[name].field: SETTINGS[name].read(value)}
+            made = replace(made, **read)  # type: ignore[arg-type]
+    # Members send several heartbeats in the time that they may be silent, whoever's that time is.
+    most_ms = max(made.session_timeout_ms // _HEARTBEATS_PER_SESSION, 1)
+    return replace(made, heartbeat_interval_ms=min(made.heartbeat_interval_ms, most_ms))
 
 
 def _limits(defaults: ShareSettings, values: Mapping[str, str]) -> ShareSettings:

@@ -236,6 +236,35 @@ async def table(tmp_path: Path) -> AsyncIterator[GroupSettingsTable]:
     await coordinator.close()
 
 
+async def test_a_group_that_does_not_fit_a_node_does_not_stop_it(tmp_path: Path) -> None:
+    """K10, R5: a group's session is shorter than the interval of a node with other settings, which
+    starts all the same, and follows what comes later."""
+    coordinator = await EmbeddedCoordinator.open(
+        tmp_path / "coordination.sqlite", clock=SystemClock()
+    )
+    first = GroupSettingsTable(coordinator, ShareSettings(heartbeat_interval_ms=1_000))
+    slower = GroupSettingsTable(coordinator, ShareSettings(heartbeat_interval_ms=9_000))
+    short = {"share.session.timeout.ms": "6000", "share.delivery.count.limit": "7"}
+    try:
+        await first.start()
+        await first.change("g", short)
+        await slower.start()
+        limits = slower.of("g")
+        assert (limits.session_timeout_ms, limits.deliveries_max) == (6_000, 7)
+        assert limits.heartbeat_interval_ms == 2_000
+        assert first.of("g").heartbeat_interval_ms == 1_000
+
+        # A change there is still refused if it does not fit there.
+        with pytest.raises(InvalidInput, match="is not less than"):
+            await slower.change("other", short)
+        await slower.change("g", {"share.heartbeat.interval.ms": "500"})
+        assert slower.of("g").heartbeat_interval_ms == 500
+    finally:
+        await first.stop()
+        await slower.stop()
+        await coordinator.close()
+
+
 async def test_a_group_has_settings_of_its_own(table: GroupSettingsTable) -> None:
     """K10, K12: set, shown, kept and removed under Kafka's names."""
     await table.change(
