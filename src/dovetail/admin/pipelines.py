@@ -24,7 +24,8 @@ from msgspec import Struct
 
 from dovetail.admin.feed import Feed
 from dovetail.admin.positions import Bounds, Position, resolve
-from dovetail.errors import NotFound
+from dovetail.admin.records import NewRecord, write
+from dovetail.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from dovetail.admin.kafka import Kafka
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 #: import; a test compares them.
 TOPIC = "dovetail.pipelines"
 SILENT_MS = 30_000
+#: How `teams` names the topic of cancels, and its limits of what a cancel says.
+CANCELS = ".cancels"
+JOB_ID_BYTES_MAX = 512
+REASON_CHARACTERS_MAX = 500
+#: A report names a job by so much of its id.
+JOB_ID_CHARACTERS = 80
 #: How far back a first look goes; pipelines that ended before are history.
 LOOK_BACK_MS = 24 * 3_600_000
 #: Records of a first look; a driver writes at most one a second.
@@ -44,9 +51,12 @@ _KEYS_MAX = 1_000
 class JobReport(Struct, frozen=True):
     """A job that runs and says how far it is."""
 
+    #: Cut off after `JOB_ID_CHARACTERS` characters.
     id: str
     part: float = 0.0
     text: str = ""
+    #: When a report first named it, without a report in between that did not.
+    first_ms: int | None = None
 
 
 class TeamReport(Struct, frozen=True):
@@ -149,7 +159,9 @@ class Reports:
         if name == report.pipeline and self._is_of_an_older_leader(report, at_ms):
             return
         if len(self._kept) < _KEYS_MAX or name in self._kept:
-            self._kept[name] = _Kept(report, at_ms)
+            known = self._kept.get(name)
+            aged = _aged(report, None if known is None else known.report, at_ms)
+            self._kept[name] = _Kept(aged, at_ms)
 
     def _is_of_an_older_leader(self, report: Report, at_ms: int) -> bool:
         known = self._kept.get(report.pipeline)
@@ -183,6 +195,48 @@ class Reports:
             silent_ms=counts.silent_ms(now_ms),
             standbys=sorted(standbys),
         )
+
+
+def _aged(report: Report, before: Report | None, at_ms: int) -> Report:
+    """The report, whose jobs know since when they are named."""
+    teams = () if before is None else before.teams
+    first = {(team.team, job.id): job.first_ms for team in teams for job in team.jobs}
+    aged = [
+        msgspec.structs.replace(
+            team,
+            jobs=[
+                msgspec.structs.replace(job, first_ms=first.get((team.team, job.id)) or at_ms)
+                for job in team.jobs
+            ],
+        )
+        for team in report.teams
+    ]
+    return msgspec.structs.replace(report, teams=aged)
+
+
+def cancel_job(kafka: "Kafka", pipeline: str, job: str, *, reason: str = "") -> None:
+    """Cancels a job of a pipeline, whatever it does; durable when it returns.
+
+    Nobody knows here whether there is such a job: its outcome says what became of it. Raises
+    `NotFound` for a pipeline that never ran, `InvalidInput`, `Uncertain`.
+    """
+    try:
+        key = job.encode()
+        value = reason.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"a job id and a reason are Unicode text: {error}") from error
+    if not 0 < len(key) <= JOB_ID_BYTES_MAX:
+        raise InvalidInput(f"a job id has 1 to {JOB_ID_BYTES_MAX} bytes, not {len(key)}")
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(f"a reason has at most {REASON_CHARACTERS_MAX} characters")
+
+    topic = f"{pipeline}{CANCELS}"
+    if topic not in kafka.metadata().topics:
+        raise NotFound(
+            f"no pipeline {pipeline!r} takes cancels here: there is no topic {topic!r}, which its "
+            "driver makes when it first runs"
+        )
+    write(kafka, [NewRecord(topic, key, value)])
 
 
 def _of_teams(drivers: list[_Kept], now_ms: int) -> Pipeline:

@@ -4,17 +4,25 @@ The client of timelines is asynchronous, so these functions are too; each takes 
 (`dovetail.timeline.client.Dovetail`) or one timeline of it.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
+from dovetail.timeline.engine.schedule import Schedule, next_after
 from dovetail.timeline.frames import ConsumerState, Described, ScheduleState
-from dovetail.timeline.message import Leased, NewMessage, Shown, Status, decode_headers
+from dovetail.timeline.message import Leased, NewMessage, Shown, State, Status, decode_headers
 
 if TYPE_CHECKING:
     from dovetail.timeline.client import Dovetail, Timeline
+
+#: Messages that are looked at for who holds them, and shown of each consumer.
+_HELD_LOOK_MAX = 1_000
+_HELD_SHOWN_MAX = 20
+#: Times of a schedule that are told.
+_NEXT_TIMES = 3
 
 _REFUSALS = {
     Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
@@ -51,7 +59,35 @@ class ConsumerShown(ConsumerState, frozen=True, array_like=False):
 
 
 class ScheduleShown(ScheduleState, frozen=True, array_like=False):
-    """A recurring schedule and its next time."""
+    """A recurring schedule and its next times; fewer if it ends before."""
+
+    next_times: tuple[int, ...] = ()
+
+
+class HeldMessage(Struct, frozen=True):
+    """A message that a consumer has leased."""
+
+    id: int
+    key: str | None
+    attempts: int
+    due_ms: int
+    lease_end_ms: int
+
+
+class Holder(Struct, frozen=True):
+    """A consumer and the messages that it has in hand, those whose lease ends first in front."""
+
+    consumer: str
+    messages: int
+    #: At most twenty of them.
+    first: list[HeldMessage]
+
+
+class Holders(Struct, frozen=True):
+    """Who holds what; `complete` is false if there may be more than was looked at."""
+
+    holders: list[Holder]
+    complete: bool
 
 
 class TimelineShown(Struct, frozen=True):
@@ -139,8 +175,58 @@ async def describe_timeline(timeline: "Timeline") -> TimelineShown:
         reasons=signals.reasons,
         config=msgspec.to_builtins(found.config),
         consumer_list=msgspec.convert(found.consumers, list[ConsumerShown], from_attributes=True),
-        schedules=msgspec.convert(schedules, list[ScheduleShown], from_attributes=True),
+        schedules=[
+            ScheduleShown(**msgspec.structs.asdict(one), next_times=_next_times(one))
+            for one in schedules
+        ],
     )
+
+
+async def held_messages(timeline: "Timeline") -> Holders:
+    """The messages that consumers have leased, by consumer. Raises `TopicUnknown`, `Unavailable`.
+
+    Of the messages that change hands next, a thousand are looked at: more than that are leased at
+    once only where consumers take very many.
+    """
+    found = await timeline.peek(_HELD_LOOK_MAX)
+    return holders_of(found, complete=len(found) < _HELD_LOOK_MAX)
+
+
+def holders_of(messages: Sequence[Shown], *, complete: bool) -> Holders:
+    """Who has which of these messages."""
+    by_consumer: dict[str, list[Shown]] = {}
+    for message in messages:
+        if message.state is State.LEASED:
+            by_consumer.setdefault(message.holder or "", []).append(message)
+    holders = []
+    for consumer, held in sorted(by_consumer.items()):
+        held.sort(key=lambda message: message.visible_ms)
+        first = [
+            HeldMessage(one.id, one.key, one.attempts, one.due_ms, one.visible_ms)
+            for one in held[:_HELD_SHOWN_MAX]
+        ]
+        holders.append(Holder(consumer, len(held), first))
+    return Holders(holders, complete)
+
+
+def _next_times(state: ScheduleState) -> tuple[int, ...]:
+    """The next time of a schedule, and those that follow."""
+    times = [state.next_ms]
+    schedule = Schedule(
+        state.name,
+        b"",
+        state.next_ms,
+        cron=state.cron,
+        zone=state.zone,
+        every_ms=state.every_ms,
+        start_ms=state.next_ms,
+    )
+    while len(times) < _NEXT_TIMES:
+        try:
+            times.append(next_after(schedule, times[-1]))
+        except (InvalidInput, StopIteration):
+            break
+    return tuple(times)
 
 
 async def schedule_message(timeline: "Timeline", message: NewMessage) -> tuple[int, bool]:

@@ -25,14 +25,14 @@ from starlette.datastructures import QueryParams
 
 from dovetail.background import keep_task
 from dovetail.console.desk import Desk
-from dovetail.console.nouns.dead import DeadQuery, list_dead
+from dovetail.console.nouns.dead import DeadQuery, ReasonsQuery, list_dead, list_reasons
 from dovetail.console.nouns.groups import GroupsQuery, list_groups, show_group
 from dovetail.console.nouns.history import HourQuery, show_group_hour, show_hour
 from dovetail.console.nouns.outbox import show_outbox
 from dovetail.console.nouns.overview import show_overview
-from dovetail.console.nouns.pipelines import list_pipelines, show_pipeline
+from dovetail.console.nouns.pipelines import list_pipelines, show_failures, show_pipeline
 from dovetail.console.nouns.streams import StreamQuery, list_streams, show_stream
-from dovetail.console.nouns.timelines import list_timelines, show_timeline
+from dovetail.console.nouns.timelines import list_timelines, show_held, show_timeline
 from dovetail.console.nouns.topics import TopicsQuery, list_topics, show_topic
 from dovetail.console.web.endpoint import Handler, asked_by_node
 from dovetail.console.web.errors import HttpRefusal, Problem, problem_of
@@ -51,6 +51,8 @@ HEARTBEAT_S = 15.0
 INTERVAL_S = 1.0
 #: For what costs more, or changes by the hand of people.
 SLOW_INTERVAL_S = 5.0
+#: For what reads many messages.
+DEAR_INTERVAL_S = 15.0
 _WATCH_CHARACTERS_MAX = 600
 
 _log = get_logger("console")
@@ -75,12 +77,12 @@ def _document(handler: Handler, query: object = None) -> Sample:
     return lambda desk, _: handler(desk, asked_by_node(query))
 
 
-def _list(handler: Handler, query: type) -> _Kind:
+def _list(handler: Handler, query: type, interval_s: float = INTERVAL_S) -> _Kind:
     """A list, as the API answers it; the watch has its parameters."""
     sample: Sample = lambda desk, rest: handler(  # noqa: E731
         desk, asked_by_node(decode_query(query, QueryParams(rest)))
     )
-    return _Kind(sample, query=query)
+    return _Kind(sample, interval_s, query=query)
 
 
 def _one(handler: Handler, name: str) -> Sample:
@@ -104,11 +106,14 @@ KINDS = {
     "lag": _Kind(_one(show_group_hour, "group"), SLOW_INTERVAL_S, named=True),
     "timelines": _Kind(_document(list_timelines)),
     "timeline": _Kind(_one(show_timeline, "timeline"), named=True),
+    "held": _Kind(_one(show_held, "timeline"), SLOW_INTERVAL_S, named=True),
+    "reasons": _list(list_reasons, ReasonsQuery, DEAR_INTERVAL_S),
     "dead": _Kind(_document(list_dead, DeadQuery()), SLOW_INTERVAL_S),
     "streams": _Kind(_document(list_streams), SLOW_INTERVAL_S),
     "stream": _Kind(_stream, 2 * INTERVAL_S, named=True),
     "pipelines": _Kind(_document(list_pipelines)),
     "pipeline": _Kind(_one(show_pipeline, "pipeline"), named=True),
+    "failures": _Kind(_one(show_failures, "pipeline"), DEAR_INTERVAL_S, named=True),
     "outbox": _Kind(_document(show_outbox), 2 * INTERVAL_S),
     "audit": _Kind(lambda desk, _: desk.audit.page(limit=100), SLOW_INTERVAL_S),
 }

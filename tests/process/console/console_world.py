@@ -107,7 +107,7 @@ def a_world(node: RunningNode, outbox_url: str) -> Iterator[ConsoleWorld]:
 
 def _fill_topics(world: ConsoleWorld) -> None:
     admin = AdminClient({"bootstrap.servers": world.node.bootstrap})
-    wanted = TOPICS | {TEAM_INPUT: 1, TEAM_DEAD: 1, "dovetail.pipelines": 1}
+    wanted = TOPICS | {TEAM_INPUT: 1, TEAM_DEAD: 1, "dovetail.pipelines": 1, "shop.cancels": 1}
     made = admin.create_topics([NewTopic(name, count) for name, count in wanted.items()])
     for done in made.values():
         done.result(SECONDS_MAX)
@@ -161,6 +161,9 @@ def tell_pipeline(world: ConsoleWorld, *, rate: float) -> None:
             "batch_ms": 320,
             "failures": 2 if state == "failing" else 0,
             "dead_letters": 1 if team == "price" else 0,
+            "jobs": [{"id": "order-7", "part": 0.4, "text": "<i>pricing</i>"}]
+            if team == "price"
+            else [],
             "last_error": "the results topic refuses the rows" if state == "failing" else "",
         }
         for team, state, lag in (

@@ -60,6 +60,8 @@ def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
     (schedule,) = site.get("/v1/timelines/calls")["schedules"]
     assert (schedule["name"], schedule["cron"]) == ("weekly", "0 3 * * MON")
     assert schedule["next_ms"] > now_ms()
+    week_ms = 7 * 24 * 3_600_000
+    assert schedule["next_times"] == [schedule["next_ms"] + n * week_ms for n in range(3)]
     assert site.send("DELETE", "/v1/timelines/calls/schedules/weekly").status_code == 204
     rows = {row["timeline"]: row for row in site.get("/v1/timelines")["timelines"]}
     assert rows["calls"]["waiting"] == 1

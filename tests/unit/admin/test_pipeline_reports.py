@@ -2,8 +2,20 @@
 
 import json
 
-from dovetail.admin.pipelines import SILENT_MS, TOPIC, Pipeline, Reports
+from dovetail.admin.pipelines import (
+    CANCELS,
+    JOB_ID_BYTES_MAX,
+    JOB_ID_CHARACTERS,
+    REASON_CHARACTERS_MAX,
+    SILENT_MS,
+    TOPIC,
+    Pipeline,
+    Reports,
+)
+from dovetail.teams import cancelling, progress
+from dovetail.teams import envelope as teams_envelope
 from dovetail.teams import report as teams_report
+from dovetail.teams.graph import cancels_topic
 
 
 class World:
@@ -30,6 +42,27 @@ def test_the_names_are_those_of_the_record() -> None:
     """T11: what drivers write is what is read."""
     assert TOPIC == teams_report.TOPIC
     assert SILENT_MS == teams_report.SILENT_S_MAX * 1000
+    assert cancels_topic("shop") == f"shop{CANCELS}"
+    assert teams_envelope.JOB_ID_BYTES_MAX == JOB_ID_BYTES_MAX
+    assert cancelling.REASON_CHARACTERS_MAX == REASON_CHARACTERS_MAX
+    assert progress._NOTE_ID_CHARACTERS == JOB_ID_CHARACTERS
+
+
+def test_a_job_has_an_age_from_the_first_report_that_names_it() -> None:
+    """T11: as long as each report names it; one that comes again begins anew."""
+    reports = Reports()
+
+    def ages(now_ms: int, *jobs: str) -> dict[str, int | None]:
+        team = {"team": "price", "jobs": [{"id": job, "part": 0.5} for job in jobs]}
+        document = {"pipeline": "p", "driver": "a", "teams": [team]}
+        reports.take(b"p", json.dumps(document).encode(), at_ms=now_ms)
+        (found,) = reports.pipelines(now_ms=now_ms)
+        return {job.id: job.first_ms for job in found.teams[0].jobs}
+
+    assert ages(1_000, "j1") == {"j1": 1_000}
+    assert ages(2_000, "j1", "j2") == {"j1": 1_000, "j2": 2_000}
+    assert ages(3_000, "j2") == {"j2": 2_000}
+    assert ages(4_000, "j1", "j2") == {"j1": 4_000, "j2": 2_000}
 
 
 def test_the_newest_report_of_the_highest_term_counts() -> None:

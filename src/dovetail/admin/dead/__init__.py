@@ -7,6 +7,7 @@ topic      a team's topic of dead jobs   partition:offset   copied to the team's
 outbox     the intended topic            its id             put back behind what waits
 
 letter.py      a dead letter, its place, and the result of replaying or dropping some
+reasons.py     groups letters by the reason why they died                  pure
 timelines.py   those of timelines                                          asynchronous
 topics.py      those of teams and streams: records whose headers say why they died
 marks.py       marks which of those were replayed or dropped

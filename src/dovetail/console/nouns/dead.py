@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from dovetail.admin.dead import letter, timelines
 from dovetail.admin.dead.letter import DeadDone, DeadSource, Found
+from dovetail.admin.dead.reasons import Reason, by_reason
 from dovetail.console.desk import Desk
 from dovetail.console.nouns.outbox import run_on_outbox
 from dovetail.console.web.content import Content, HeaderShown, ShownBytes, shown, shown_headers
@@ -65,6 +66,24 @@ class DeadPage(Struct, frozen=True):
     letters: list[DeadLetter]
 
 
+class ReasonsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of which dead letters."""
+
+    source: Annotated[Source | None, Meta(description="Only of this kind.")] = None
+    name: Annotated[
+        _Name | None, Meta(description="Only of this timeline, topic or outbox topic.")
+    ] = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="Letters of each source.")] = 300
+
+
+class DeadReasons(Struct, frozen=True):
+    """Reasons, the most frequent first, among `looked_at` letters of `total`."""
+
+    reasons: list[Reason]
+    looked_at: int
+    total: int | None
+
+
 class DeadChoice(Struct, frozen=True, forbid_unknown_fields=True):
     """Dead letters of one source, by their ids."""
 
@@ -79,6 +98,18 @@ async def list_dead(desk: Desk, asked: Asked[DeadQuery, None]) -> DeadPage:
     found = await find_dead(desk, query.source, query.name, limit=query.limit)
     found.letters.sort(key=lambda each: each.died_ms or 0, reverse=True)
     return DeadPage(found.sources, [_shown(each, query.value_bytes) for each in found.letters])
+
+
+async def list_reasons(desk: Desk, asked: Asked[ReasonsQuery, None]) -> DeadReasons:
+    """Numbers and what is in quotes are left out of a reason: they differ from letter to letter."""
+    query = asked.query
+    found = await find_dead(desk, query.source, query.name, limit=query.limit)
+    counts = [source.count for source in found.sources]
+    return DeadReasons(
+        by_reason(found.letters),
+        len(found.letters),
+        None if None in counts else sum(count or 0 for count in counts),
+    )
 
 
 async def find_dead(desk: Desk, source: Source | None, name: str | None, *, limit: int) -> Found:
@@ -171,6 +202,14 @@ async def _deal_with(
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/dead", list_dead, "List dead letters", DeadPage, query=DeadQuery),
+    Endpoint(
+        "GET",
+        "/v1/dead/reasons",
+        list_reasons,
+        "Dead letters by reason",
+        DeadReasons,
+        query=ReasonsQuery,
+    ),
     Endpoint(
         "POST",
         "/v1/dead/replay",

@@ -1,10 +1,19 @@
 """Pipelines over HTTP: the graph, and the state of each team, as the drivers report it."""
 
-from msgspec import Struct
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from dovetail.admin import pipelines
+from dovetail.admin.dead.reasons import by_reason
 from dovetail.admin.pipelines import Pipeline
 from dovetail.console.desk import Desk
+from dovetail.console.nouns.dead import DeadReasons, find_dead
 from dovetail.console.web.endpoint import Asked, Endpoint
+
+#: Dead letters that are looked at of each team, and teams.
+_LETTERS_MAX = 300
+_TOPICS_MAX = 20
 
 
 class PipelineRow(Struct, frozen=True):
@@ -54,7 +63,50 @@ async def show_pipeline(desk: Desk, asked: Asked[None, None]) -> Pipeline:
     return await desk.kafka.run(desk.pipelines.one, asked.path["pipeline"])
 
 
+class JobCancel(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which job is not wanted any more, and why."""
+
+    job: Annotated[str, Meta(min_length=1, max_length=pipelines.JOB_ID_BYTES_MAX)]
+    reason: Annotated[str, Meta(max_length=pipelines.REASON_CHARACTERS_MAX)] = ""
+
+
+async def cancel_job(desk: Desk, asked: Asked[None, JobCancel]) -> None:
+    """It ends as `cancelled`, whether it waits, is delayed or runs; one that has ended stays so."""
+    await desk.kafka.run(
+        pipelines.cancel_job, asked.path["pipeline"], asked.body.job, reason=asked.body.reason
+    )
+
+
+async def show_failures(desk: Desk, asked: Asked[None, None]) -> DeadReasons:
+    """Why jobs of its teams were given up, the most frequent reason first."""
+    pipeline = await desk.kafka.run(desk.pipelines.one, asked.path["pipeline"])
+    topics = sorted({team.dead for team in pipeline.teams if team.dead and team.dead_letters != 0})
+    found = [
+        await find_dead(desk, "topic", topic, limit=_LETTERS_MAX) for topic in topics[:_TOPICS_MAX]
+    ]
+    counts = [source.count for one in found for source in one.sources]
+    letters = [letter for one in found for letter in one.letters]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    return DeadReasons(by_reason(letters), len(letters), total)
+
+
 ENDPOINTS = (
     Endpoint("GET", "/v1/pipelines", list_pipelines, "List pipelines", PipelineList),
     Endpoint("GET", "/v1/pipelines/{pipeline}", show_pipeline, "Show a pipeline", Pipeline),
+    Endpoint(
+        "GET",
+        "/v1/pipelines/{pipeline}/failures",
+        show_failures,
+        "Failures of a pipeline by reason",
+        DeadReasons,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/pipelines/{pipeline}/cancel",
+        cancel_job,
+        "Cancel a job",
+        body=JobCancel,
+        status=204,
+        action="pipeline.cancel",
+    ),
 )

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from dovetail.admin import timelines
-from dovetail.admin.timelines import TimelineShown, TimelineSummary
+from dovetail.admin.timelines import Holders, TimelineShown, TimelineSummary
 from dovetail.console.desk import Desk
 from dovetail.console.web.endpoint import Asked, Endpoint
 from dovetail.timeline.config import Name, check_name, config_of
@@ -38,6 +38,12 @@ async def show_timeline(desk: Desk, asked: Asked[None, None]) -> TimelineShown:
     """The histogram of the next windows, and who has how many buckets."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     return await timelines.describe_timeline(timeline)
+
+
+async def show_held(desk: Desk, asked: Asked[None, None]) -> Holders:
+    """By consumer, the messages that it has leased, and until when."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    return await timelines.held_messages(timeline)
 
 
 async def create_timeline(desk: Desk, asked: Asked[None, TimelineNew]) -> TimelineShown:
@@ -93,6 +99,7 @@ ENDPOINTS = (
         action="timeline.create",
     ),
     Endpoint("GET", _ONE, show_timeline, "Show a timeline", TimelineShown),
+    Endpoint("GET", f"{_ONE}/held", show_held, "Who holds which messages", Holders),
     Endpoint(
         "PATCH",
         _ONE,

@@ -21,6 +21,7 @@ const ONE_OF = { topic: "topics", group: "groups", timeline: "timelines", pipeli
 /** "topic:orders" → "/v1/topics/orders"; "topics?sort=bytes" → "/v1/topics?sort=bytes". */
 export function addressOf(watch) {
   const [list, query] = watch.split("?");
+  if (list === "reasons") return `${address(["dead", "reasons"])}?${query}`;
   if (PLAIN.has(list)) return query ? `${address([list])}?${query}` : address([list]);
   const cut = watch.indexOf(":");
   const noun = watch.slice(0, cut);
@@ -29,6 +30,8 @@ export function addressOf(watch) {
     const slash = name.lastIndexOf("/");
     return address(["streams", name.slice(0, slash)], { environment: name.slice(slash + 1) });
   }
+  if (noun === "failures") return address(["pipelines", name, "failures"]);
+  if (noun === "held") return address(["timelines", name, "held"]);
   if (noun === "lag") return address(["groups", name, "history"]);
   return address([ONE_OF[noun], name]);
 }

@@ -12,6 +12,7 @@ import { body, headers, line } from "../body.js";
 import { danger, form } from "../dialog.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
+import { reasons, reasonsOf } from "../reasons.js";
 import { say } from "../said.js";
 
 const KINDS = { timeline: "timeline", topic: "team", outbox: "outbox" };
@@ -20,18 +21,28 @@ const idOf = (letter) => `${letter.source} ${letter.name} ${letter.id}`;
 const source = (at) =>
   address(["dead"], { source: at.query.get("source"), name: at.query.get("name"), limit: 200 });
 
+const chosenPlace = (at) => ({ source: at.query.get("source"), name: at.query.get("name") ?? "" });
+
+/** The watch of the reasons, once one place is chosen. */
+function chosenReasons(at) {
+  const { source: kind, name } = chosenPlace(at);
+  return kind && name ? [reasonsOf(kind, name)] : [];
+}
+
 export const page = {
   title: () => "Dead letters",
-  watch: () => ["dead"],
+  watch: (at) => ["dead", ...chosenReasons(at)],
+  without: ["reasons"],
   loadedBy: (at) => source(at),
   load: async (at) => (at.query.get("source") ? read(source(at)) : null),
   arrived(watch, doc, at) {
+    if (watch !== "dead") return;
     const counts = doc.sources.map((one) => `${one.source} ${one.name} ${one.count}`).join("\n");
     const moved = at.local.counts !== undefined && at.local.counts !== counts;
     at.local.counts = counts;
     if (moved) at.loadIn(1000);
   },
-  view({ dead, loaded }, at) {
+  view({ dead, loaded, reasons: why }, at) {
     const shown = at.query.get("source") ? loaded : dead;
     const letters = shown?.letters ?? [];
     at.local.chosen ??= new Set();
@@ -48,6 +59,7 @@ export const page = {
         .filter((one) => one.trouble)
         .map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
       total > 0 || at.query.get("source") ? sources(dead.sources, at) : null,
+      chosenReasons(at).length > 0 ? reasons(why, chosenPlace(at), at, { title: "By reason" }) : null,
       letters.length > 0
         ? [acts(letters, chosen, at), list(letters, at)]
         : shown

@@ -18,16 +18,19 @@ import {
   tiles,
 } from "../parts.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
-import { body, headers, line } from "../body.js";
+import { line } from "../body.js";
 import { danger, deletion } from "../dialog.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
 import { byFilter, move, putSchedule, schedule } from "../timeline-forms.js";
+import { holders, schedules, whole } from "../timeline-parts.js";
 import { points } from "../history.js";
+import { reasons, reasonsOf } from "../reasons.js";
 import { say } from "../said.js";
 
 const watchOf = (at) => `timeline:${at.params.timeline}`;
+const heldOf = (at) => `held:${at.params.timeline}`;
 const STATE_TONES = { waiting: "", due: "accent", leased: "good", dead: "bad" };
 
 /** Of the next messages, how many are looked at for the picture, and how many are listed. */
@@ -52,7 +55,8 @@ function asked(at) {
 
 export const page = {
   title: (at) => at.params.timeline,
-  watch: (at) => [watchOf(at)],
+  watch: (at) => [watchOf(at), heldOf(at), reasonsOf("timeline", at.params.timeline)],
+  without: ["held", "reasons"],
   loadedBy: asked,
   async load(at) {
     const next = read(messagesOf(at, { limit: NEXT_MAX, value_bytes: 1 }));
@@ -60,6 +64,7 @@ export const page = {
     return { ahead: ahead.messages, listed: listed.messages };
   },
   arrived(watch, doc, at) {
+    if (watch !== watchOf(at)) return;
     const now = [doc.waiting, doc.due, doc.leased, doc.dead].join(" ");
     const moved = at.local.figures !== undefined && at.local.figures !== now;
     at.local.figures = now;
@@ -92,6 +97,8 @@ export const page = {
         docs.loaded ? ahead(docs.loaded.ahead, at) : loading(),
       ),
       section("Consumers and their buckets", {}, consumers(timeline, at)),
+      holders(docs[heldOf(at)], at),
+      reasons(docs.reasons, { source: "timeline", name: timeline.timeline }, at),
       section(
         "Messages",
         {
@@ -117,7 +124,7 @@ export const page = {
             ),
           ],
         },
-        schedules(timeline, at),
+        schedules(timeline, at, unschedule),
       ),
       section(
         "Settings",
@@ -306,7 +313,7 @@ function messages(list, timeline, at) {
       { name: "body", label: "Body", kind: "line", cell: (row) => line(row.body) },
       { name: "act", label: "", kind: "tight", cell: (row) => actions(row, timeline, at) },
     ],
-    after: (row, width) => (open === String(row.id) ? whole(row, width, at) : null),
+    after: (row, width) => (open === String(row.id) ? whole(row, width, timeline, at) : null),
   });
 }
 
@@ -323,31 +330,6 @@ function actions(row, timeline, at) {
       kind: "small danger",
       label: `Cancel message ${row.id}`,
     }),
-  );
-}
-
-function whole(row, width, at) {
-  return h(
-    "tr",
-    { class: "whole", role: "row", key: `open ${row.id}` },
-    h(
-      "td",
-      { role: "cell", class: "bare", colspan: width, "data-label": "" },
-      h(
-        "div",
-        { class: "section" },
-        facts(
-          ["Due", exact(row.due_ms)],
-          ["Visible", exact(row.visible_ms)],
-          ["Bucket", count(row.bucket)],
-          ["Priority", count(row.priority)],
-          row.holder ? ["Leased by", row.holder] : null,
-          row.reason ? ["Reason", row.reason] : null,
-        ),
-        headers(row.headers),
-        body("Body", row.body, at.query.get("as"), (kind) => at.set({ as: kind })),
-      ),
-    ),
   );
 }
 
@@ -369,39 +351,6 @@ async function cancel(timeline, row, at) {
     say(`Cancelled message ${row.id}.`);
     at.load();
   }
-}
-
-function schedules(timeline, at) {
-  const list = timeline.schedules ?? [];
-  if (list.length === 0) {
-    return h("p", { class: "soft" }, "None. A schedule sends a message by cron or at an interval.");
-  }
-  return table(at, {
-    label: "Schedules",
-    rows: list,
-    key: (row) => row.name,
-    name: "schedules",
-    columns: [
-      { name: "name", label: "Schedule", kind: "name", cell: (row) => row.name },
-      {
-        name: "when",
-        label: "When",
-        cell: (row) =>
-          h("code", null, row.cron ? `${row.cron} (${row.zone})` : `every ${span(row.every_ms)}`),
-      },
-      { name: "next", label: "Next", kind: "tight", cell: (row) => ago(row.next_ms, at.nowMs) },
-      {
-        name: "act",
-        label: "",
-        kind: "tight",
-        cell: (row) =>
-          button("Remove", () => unschedule(timeline, row, at), {
-            kind: "small danger",
-            label: `Remove schedule ${row.name}`,
-          }),
-      },
-    ],
-  });
 }
 
 async function unschedule(timeline, row, at) {
