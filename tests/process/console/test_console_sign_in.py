@@ -86,14 +86,28 @@ def test_the_menu_of_a_phone(visitor: WatchedPage) -> None:
 
 
 def test_a_node_that_goes_away_and_comes_back(visitor: WatchedPage, guarded: RunningNode) -> None:
-    """U5, U7: the page says that it is no longer live, and goes on by itself."""
+    """U5, U7: the page says that it is no longer live, offers nothing that needs the node, and goes
+    on by itself; a dialog keeps what was typed."""
     page = visitor.page
     visitor.open("/topics")
+    visitor.button("Create topic")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("typed")
     guarded.stop()
     expect(page.locator(".live")).to_have_attribute("data-state", "lost")
     expect(page.locator(".live")).to_contain_text("Connection lost")
+    expect(dialog).to_contain_text("The node does not answer")
+    expect(dialog.get_by_role("button", name="Create", exact=True)).to_be_disabled()
+    expect(page.locator("main")).to_contain_text("nothing can be changed")
+    expect(page.locator("main .button.primary")).to_be_disabled()
+
     guarded.start()
     expect(page.locator(".live")).to_have_attribute("data-state", "live")
+    expect(dialog.get_by_label("Name", exact=True)).to_have_value("typed")
+    expect(dialog.get_by_role("button", name="Create", exact=True)).to_be_enabled()
+    visitor.confirm("Cancel")
+    expect(page.locator("main")).not_to_contain_text("nothing can be changed")
+    expect(page.locator("main .button.primary")).to_be_enabled()
     visitor.wrongs.clear()
 
 

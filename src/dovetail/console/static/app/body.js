@@ -30,7 +30,7 @@ export function body(label, sent, chosen, onchoose) {
         "div",
         { class: "buttons" },
         choices(`How ${label} is shown`, KINDS, kind, onchoose),
-        button("Copy", () => copy(text), { kind: "small", label: `Copy ${label}` }),
+        button("Copy", () => copy(text), { kind: "small", label: `Copy ${label}`, local: true }),
       ),
     ),
     h(

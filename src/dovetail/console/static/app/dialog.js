@@ -6,6 +6,7 @@
  */
 
 import { address, remove } from "./api.js";
+import { awaySince, onAway } from "./away.js";
 import { create, h, render } from "./dom.js";
 import { say } from "./said.js";
 
@@ -47,7 +48,7 @@ export function form({
 
   const send = async (event) => {
     event.preventDefault();
-    if (busy || !ready(values)) return;
+    if (busy || awaySince() !== null || !ready(values)) return;
     busy = true;
     trouble = null;
     draw();
@@ -61,7 +62,8 @@ export function form({
     }
   };
 
-  const draw = () =>
+  const draw = () => {
+    const away = awaySince() !== null;
     render(
       dialog,
       h(
@@ -70,6 +72,13 @@ export function form({
         h("h2", { id: "dialog-title" }, title),
         text ? h("div", { class: "soft" }, text) : null,
         fields ? fields(bound, values, draw) : null,
+        away
+          ? h(
+              "div",
+              { class: "note warn", role: "status" },
+              h("p", null, "The node does not answer. What you typed stays until it is back."),
+            )
+          : null,
         trouble
           ? h("div", { class: "note bad", role: "alert" }, h("p", null, trouble.message))
           : null,
@@ -79,15 +88,18 @@ export function form({
           h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Cancel"),
           h(
             "button",
-            { type: "submit", class: `button ${tone}`, disabled: busy || !ready(values) },
+            { type: "submit", class: `button ${tone}`, disabled: busy || away || !ready(values) },
             confirm,
           ),
         ),
       ),
     );
+  };
 
   return new Promise((resolve) => {
+    const forget = onAway(draw);
     dialog.addEventListener("close", () => {
+      forget();
       dialog.remove();
       resolve(result);
     });

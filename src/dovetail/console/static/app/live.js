@@ -9,8 +9,12 @@
 const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
 
 export class Live {
-  /** `onDocument(watch, document)`, `onTrouble(watch, error)`, `onState(state)`. */
-  constructor({ onDocument, onTrouble, onState }) {
+  /**
+   * `onDocument(watch, document)`, `onTrouble(watch, error)`, `onState(state)`; `onFailure()` each
+   * time that the stream broke or could not be had.
+   */
+  constructor({ onDocument, onTrouble, onState, onFailure }) {
+    this.onFailure = onFailure;
     this.onDocument = onDocument;
     this.onTrouble = onTrouble;
     this.onState = onState;
@@ -71,6 +75,7 @@ export class Live {
     this.#become("lost");
     const wait = RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)];
     this.failures += 1;
+    this.onFailure();
     this.timer = setTimeout(() => this.#restart(), wait);
   }
 

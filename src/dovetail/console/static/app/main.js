@@ -9,6 +9,7 @@
  * documents that it names in `without`, a page shows the rest.
  */
 
+import { awaySince, setAway } from "./away.js";
 import { h, render } from "./dom.js";
 import { match } from "./router.js";
 import { liveButton, ways } from "./ways.js";
@@ -17,6 +18,7 @@ import { addressOf } from "./documents.js";
 import { note as remember } from "./history.js";
 import { read, remove } from "./api.js";
 import { loading, note } from "./parts.js";
+import { relative } from "./format.js";
 import { say } from "./said.js";
 
 const frame = { side: document.getElementById("side"), page: document.getElementById("page") };
@@ -47,9 +49,10 @@ const live = new Live({
     draw();
   },
   onState: (now) => {
+    if (now === "live" || now === "paused") setAway(false);
     draw();
-    if (now === "lost") checkSession();
   },
+  onFailure: () => checkSession(),
 });
 
 /** A list is known by its noun, whichever part of it is watched. */
@@ -108,10 +111,21 @@ function contents() {
   return h(
     "div",
     { class: "page-body", key: location.pathname },
+    awaySince() === null ? null : away(),
     stale.map((watch) =>
       note("warn", "This page may be out of date", state.troubles[watch].message),
     ),
     page.view({ ...state.docs, loaded: state.loaded }, at),
+  );
+}
+
+/** The node is gone: what is drawn is the last that was known. */
+function away() {
+  return note(
+    "warn",
+    "The node does not answer",
+    `This page shows what was known ${relative(awaySince(), Date.now())}, and nothing can be ` +
+      "changed. It tries again by itself, and goes on when the node is back.",
   );
 }
 
@@ -331,14 +345,20 @@ async function greet() {
 
 const locked = () => state.session.required && !state.session.signed_in;
 
-/** A stream that is refused looks like one that is lost; only the session tells them apart. */
+/**
+ * A stream that is refused, one that broke and a node that is gone look alike; only the session
+ * tells them apart.
+ */
 async function checkSession() {
   try {
     state.session = await read("/v1/session");
+    setAway(false);
     if (locked()) failed({ status: 401 });
-  } catch {
-    /* Nobody answers: it is lost, and tries again by itself. */
+  } catch (error) {
+    // It tries again by itself.
+    if (error.status === 0 && live.state === "lost") setAway(true, Date.now());
   }
+  draw();
 }
 
 function followed(event) {

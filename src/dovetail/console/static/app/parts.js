@@ -3,6 +3,7 @@
  */
 
 import { UNKNOWN, exact, relative } from "./format.js";
+import { awaySince } from "./away.js";
 import { h } from "./dom.js";
 import { say } from "./said.js";
 
@@ -144,14 +145,23 @@ export async function copy(text) {
   }
 }
 
+/** A button that needs the node, unless it is `local`. */
 export function button(
   text,
   onclick,
-  { kind = "", disabled = false, label = null, title = null } = {},
+  { kind = "", disabled = false, label = null, title = null, local = false } = {},
 ) {
+  const away = !local && awaySince() !== null;
   return h(
     "button",
-    { type: "button", class: `button ${kind}`, onclick, disabled, "aria-label": label, title },
+    {
+      type: "button",
+      class: `button ${kind}`,
+      onclick,
+      disabled: disabled || away,
+      "aria-label": label,
+      title: away ? "The node does not answer" : title,
+    },
     text,
   );
 }
@@ -252,7 +262,7 @@ export function table(at, { label, columns, rows, key, sort = null, ...more }) {
       ),
     ),
     drawn.length < sorted.length
-      ? button(`Show all ${sorted.length}`, () => at.set({ all: "1" }))
+      ? button(`Show all ${sorted.length}`, () => at.set({ all: "1" }), { local: true })
       : null,
   ];
 }

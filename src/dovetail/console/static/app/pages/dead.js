@@ -147,7 +147,7 @@ function acts(letters, chosen, at) {
             at.local.chosen.clear();
             at.draw();
           },
-          { kind: "quiet" },
+          { kind: "quiet", local: true },
         )
       : null,
   );
