@@ -15,8 +15,8 @@ def chart(watched: WatchedPage, name: str) -> Locator:
 def test_the_overview_has_charts_of_the_last_hour(
     watched: WatchedPage, world: ConsoleWorld
 ) -> None:
-    """U5: messages and bytes in and out, lag, due messages, lateness, errors; each says what it
-    shows to those who do not see it, and live."""
+    """U5: messages and bytes in and out, lag, due messages, lateness, errors, and what the process
+    needs; each says what it shows to those who do not see it, and live."""
     watched.open("/")
     names = (
         "Messages",
@@ -25,6 +25,10 @@ def test_the_overview_has_charts_of_the_last_hour(
         "Messages due on timelines",
         "Lateness",
         "Errors answered",
+        "Processor",
+        "Memory",
+        "Connections",
+        "Event-loop delay",
     )
     for name in names:
         expect(chart(watched, name)).to_be_visible()

@@ -1,6 +1,6 @@
 /** The node and its cluster at a glance: what needs attention, how much flows, who is there. */
 
-import { brief, bytes, count, plural, rate, span } from "../format.js";
+import { UNKNOWN, brief, bytes, count, plural, rate, span } from "../format.js";
 import { ago, command, empty, facts, head, section, table, tag, tile, tiles } from "../parts.js";
 import { course, courses } from "../hour.js";
 import { figure } from "../columns.js";
@@ -123,6 +123,7 @@ function flow(totals, at) {
   );
 }
 
+const percent = (value) => (value === null ? UNKNOWN : `${(value * 100).toPrecision(2)} %`);
 const perSecond = (value) => `${bytes(value)}/s`;
 
 /** Charts of this node alone; in a cluster the others have their own. */
@@ -173,6 +174,10 @@ function hour(history, { nodes: list, node }, at) {
         span,
       ),
       course(at, history, "Errors answered", [line("", "errors_per_s")], rate),
+      course(at, history, "Processor", [line("", "processor")], percent),
+      course(at, history, "Memory", [line("", "memory_bytes")], bytes),
+      course(at, history, "Connections", [line("", "connections")], brief),
+      course(at, history, "Event-loop delay", [line("", "loop_delay_ms")], span),
     ),
   );
 }
