@@ -22,7 +22,7 @@ from dovetail.accepting import Acceptor
 from dovetail.addresses import Address
 from dovetail.background import Alarm, first_of, start_task
 from dovetail.errors import InvalidSetting, Unavailable
-from dovetail.tls_files import TlsFiles
+from dovetail.tls_files import TlsFiles, load_certificate
 
 _Message = MutableMapping[str, Any]
 #: A web application: Starlette, or what wraps one.
@@ -260,7 +260,7 @@ def _check_certificate(certificate: str, key: str) -> None:
     if not certificate:
         return
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
     except OSError as error:
         raise InvalidSetting(f"no usable certificate in {certificate}, {key}: {error}") from error
 

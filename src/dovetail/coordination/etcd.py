@@ -43,6 +43,7 @@ from dovetail.coordination.protocol import (
     WatchEvent,
 )
 from dovetail.errors import CoordinationDown, InvalidInput, InvalidSetting, LeaseLost, WatchGap
+from dovetail.tls_files import load_certificate
 
 if TYPE_CHECKING:
     from dovetail.coordination._etcd_members import Members
@@ -133,7 +134,7 @@ class EtcdSettings:
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
             if self.tls_certificate:
-                context.load_cert_chain(self.tls_certificate, self.tls_key)
+                load_certificate(context, self.tls_certificate, self.tls_key)
         except OSError as error:
             raise InvalidSetting(
                 "cannot use the files of coordination.tls_ca, tls_certificate and tls_key: "

@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.kinds import Section, setting
-from dovetail.tls_files import TlsFiles
+from dovetail.tls_files import TlsFiles, load_certificate
 
 #: In the order of preference.
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
@@ -135,7 +135,7 @@ class SecuritySettings(Section):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         files = f"{self.tls_certificate}, {self.tls_key}"
         try:
-            context.load_cert_chain(self.tls_certificate, self.tls_key)
+            load_certificate(context, self.tls_certificate, self.tls_key)
             if self.tls_ca:
                 files = self.tls_ca
                 context.load_verify_locations(self.tls_ca)
