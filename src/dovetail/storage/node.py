@@ -140,7 +140,9 @@ class LocalStorageNode:
             has_room = self._store.has_room()
         except OSError as error:
             return f"the room on the disk is not known: {error}"
-        return None if has_room else "the disk is full: writes are refused; free some room"
+        if not has_room:
+            return "the disk is full: writes are refused; free some room"
+        return self._store.full_because
 
     def bytes_on_disk(self) -> int:
         """Bytes in segment files."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faulty_disk import FaultyDisk
 
-from dovetail.errors import DovetailError, Fenced, StorageOut
+from dovetail.errors import DiskFull, DovetailError, Fenced, StorageOut
 from dovetail.storage import (
     NO_ENTRY,
     SINGLE,
@@ -165,3 +165,20 @@ async def test_a_node_that_goes_out_while_nobody_writes_says_so(
     await asyncio.sleep(0.1)
     assert out.empty(), "once is enough"
     await node.close()
+
+
+async def test_a_write_that_finds_no_room_is_told_although_the_disk_has_some() -> None:
+    """L6, R8: `/readyz` asks this; a node whose user has a quota was ready and refused writes."""
+    disk = FaultyDisk(random.Random(1))
+    store = LedgerStore(disk, StoreSettings(disk_free_bytes_min=0), random.Random(1))
+    node = LocalStorageNode(store)
+    try:
+        disk.writes_until_full = 0
+        with pytest.raises(DiskFull):
+            await node.fence(LedgerId(1), Term(1))
+        assert "writes are refused" in (node.full_because or "")
+        disk.writes_until_full = None
+        await node.fence(LedgerId(1), Term(1))
+        assert node.full_because is None
+    finally:
+        await node.close()

@@ -160,6 +160,25 @@ def test_a_full_disk_stores_nothing_of_the_group_and_goes_on(disk: FaultyDisk) -
     assert read(open_store(disk), 1, 0, 5) == [b"a", b"d"]
 
 
+def test_writes_that_a_quota_refuses_are_told_until_one_succeeds(disk: FaultyDisk) -> None:
+    """L6, R8: the disk has room, so only a write can tell; a mark does if nobody else writes."""
+    store = open_store(disk)
+    one(store, append(1, 0))
+    store.mark()
+    assert store.full_because is None
+    disk.writes_until_full = 0
+    assert isinstance(one(store, append(1, 1)), DiskFull)
+    assert store.has_room()
+    assert "no space left" in (store.full_because or "")
+    store.mark()
+    assert store.full_because is not None
+    disk.writes_until_full = None
+    store.mark()
+    assert store.full_because is None
+    disk.crash()
+    assert read(open_store(disk), 1, 0, 5) == [b"x"]
+
+
 def test_below_the_reserve_appends_are_refused_and_deletes_are_not(disk: FaultyDisk) -> None:
     """L6: what makes room must not need room."""
     store = open_store(disk, StoreSettings(disk_free_bytes_min=1000, reserve_bytes=1_000))

@@ -95,6 +95,9 @@ class LedgerStore:
         self._settings = settings
         self._rng = rng
         self.out_because: str | None = None
+        #: Why the last write found no room; None since one did. A quota refuses writes to a disk
+        #: that has room.
+        self.full_because: str | None = None
         self.group_report = GroupReport()
 
         try:
@@ -242,6 +245,7 @@ class LedgerStore:
             return Uncertain(f"may or may not be stored: {self.out_because}")
 
         synced = perf_counter()
+        self.full_because = None
         self._active.position += size
         self._group += 1
         self.marked = records[-1][0].kind is Kind.MARK
@@ -302,6 +306,8 @@ class LedgerStore:
             self.out_because = f"could not cut a failed write ({second.strerror}); restart the node"
             return Uncertain(f"may or may not be stored: {self.out_because}")
         if error.errno in _NO_ROOM:
+            self.full_because = f"writes are refused ({error.strerror}); free some room"
+            self.marked = False  # The next mark tells whether there is room, if nobody writes.
             return DiskFull("the disk is full; free some room, or lower the retention of topics")
         self._go_out("write", error)
         return StorageOut(self.out_because or "")
