@@ -13,6 +13,7 @@ retried.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from typing import Any, Literal
 
 from dovetail.errors import DovetailError, InvalidInput, Unavailable
@@ -20,10 +21,16 @@ from dovetail.errors import DovetailError, InvalidInput, Unavailable
 Kind = Literal["avro", "json", "protobuf"]
 Part = Literal["key", "value"]
 
-#: Of what the library knows; below, a registry says that the request is wrong.
-_SERVER_FAULT = 500
-#: Too many requests: it passes.
-_SLOW_DOWN = 429
+#: What a registry says of a request that is wrong; what else it says of one passes, or is said by
+#: something that stands before it: a gateway that redirects, or is slow, or has had too many.
+_REFUSALS = range(400, 500)
+_PASSING = (408, 425, 429)
+#: The library's code of an error that is not in a registry's words.
+_NO_REGISTRY = -1
+#: The library waits for an answer for ever. It asks four times, so a call ends within two minutes.
+ANSWER_S_MAX = 15
+#: The library's module that asks; the others read and write payloads.
+_ASKING = "schema_registry_client"
 
 #: By process, address and settings: they keep connections and the schemas that they have seen.
 _clients: dict[tuple[int, str, str], Any] = {}
@@ -34,7 +41,7 @@ class Registry:
     """Where a registry is; equal ones are the same.
 
     `settings` are those of Confluent's client: `basic.auth.user.info`, `ssl.ca.location`,
-    `bearer.auth.token` ...
+    `bearer.auth.token`, `timeout` (seconds; 15 unless given) ...
     """
 
     url: str
@@ -50,7 +57,8 @@ class Registry:
         key = (os.getpid(), self.url, repr(sorted(self.settings.items())))
         try:
             if key not in _clients:
-                _clients[key] = library.SchemaRegistryClient({"url": self.url, **self.settings})
+                settings = {"url": self.url, "timeout": ANSWER_S_MAX, **self.settings}
+                _clients[key] = library.SchemaRegistryClient(settings)
         except (ValueError, TypeError) as error:
             raise InvalidInput(f"the registry {self.url!r}: {error}") from error
         return _clients[key]
@@ -170,16 +178,24 @@ def _told(registry: Registry, call: Callable[[], Any]) -> Any:
     except DovetailError:
         raise
     except Exception as error:
-        status = getattr(error, "http_status_code", None)
         reason = f"{type(error).__name__}: {error}"
-        passes = status is not None and (status >= _SERVER_FAULT or status == _SLOW_DOWN)
-        # What its HTTP client raises is of another family, and of no registry's making.
-        silent = type(error).__module__.split(".")[0] in {
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "httpcore2",
-        }
-        if passes or silent or isinstance(error, OSError):
+        if _passes(error):
             raise Unavailable(f"the registry {registry.url}: {reason}") from error
         raise InvalidInput(f"cannot apply the schemas of {registry.url}: {reason}") from error
+
+
+def _passes(error: Exception) -> bool:
+    """Whether this is about the registry or the way to it, and not about a value or a schema."""
+    status = getattr(error, "http_status_code", None)
+    if status is not None:
+        no_registry = getattr(error, "error_code", None) == _NO_REGISTRY
+        return status not in _REFUSALS or status in _PASSING or no_registry
+    # What its HTTP client raises is of another family, and of no registry's making.
+    family = type(error).__module__.split(".")[0]
+    if isinstance(error, OSError) or family in {"httpx", "httpx2", "httpcore", "httpcore2"}:
+        return True
+    # An answer that is not JSON, such as the page of a gateway.
+    return isinstance(error, ValueError | RecursionError) and any(
+        str(frame.f_globals.get("__name__", "")).endswith(_ASKING)
+        for frame, _ in walk_tb(error.__traceback__)
+    )
