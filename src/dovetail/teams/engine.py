@@ -41,7 +41,7 @@ from dovetail.teams.progress import Note, TeamMeter, TeamProgress
 from dovetail.teams.spark_job import SparkJob
 from dovetail.teams.tasks.attempt import Share
 from dovetail.teams.tasks.dealing import dealt, units_of
-from dovetail.teams.tasks.lease import TASKS_SQL, Lease
+from dovetail.teams.tasks.lease import Lease
 from dovetail.teams.topics import create_topics
 from dovetail.teams.travel.parcel import CannotTravel, Parcel, check_stage, lasting_reason
 
@@ -375,11 +375,11 @@ class Engine:
         )
         self._plan = self._wanted()
         self._planned_at_s = time.monotonic()
-        rows = self._spark.range(0, count, numPartitions=count)
+        # Not a query: Spark's SQL takes as long to start as all the rest of Spark.
+        tasks = self._spark.sparkContext.parallelize(range(count), count).mapPartitions(lease)
         what = f"teams of {self._pipeline.name}" if self._team is None else f"team {self._team}"
         name = f"{what} {uuid.uuid4().hex[:8]}"
-        frame = rows.mapInArrow(lease, TASKS_SQL)
-        self._tasks = SparkJob(self._spark, frame, pool=self._pipeline.name, name=name, count=count)
+        self._tasks = SparkJob(tasks, pool=self._pipeline.name, name=name, count=count)
 
     def _slots(self) -> int:
         """How many tasks Spark can run at once, as it says."""

@@ -11,10 +11,10 @@ an old master that wakes up can neither repeat nor contradict what its successor
 
 A driver whose Spark has ended, or does not let it stop its tasks, ends; another one then leads.
 
-A standby has started its Spark session and repeats a small query on it, so that Python workers are
+A standby has started its Spark session and repeats a small job on it, so that Python workers are
 forked, modules imported and classes loaded. Once is not enough: Spark ends Python workers that were
-idle for a minute. It takes part in the election before it is warm: on a full cluster that query
-waits for the slots of the very master that it may have to replace.
+idle for a minute. It takes part in the election before it is warm: on a full cluster that job waits
+for the slots of the very master that it may have to replace.
 
 With `masters="team"` a driver is all this for each team: one election, one engine, one term each,
 in one log and on one port. The drivers of a pipeline then share its teams; a driver that is lost,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("teams")
 
-#: Between two warm-up queries: less than the minute after which Spark ends idle workers.
+#: Between two warm-up jobs: less than the minute after which Spark ends idle workers.
 WARM_S = 40.0
 #: Between two looks whether Spark is there.
 _LOOK_S = 1.0
@@ -103,14 +103,14 @@ def member_of(
 
 
 def warm_up(spark: "SparkSession") -> None:
-    """Runs a small query, so that the first real one finds everything loaded."""
+    """Runs a small job, so that the first real one finds everything loaded."""
 
-    def same(batches):  # type: ignore[no-untyped-def]
+    def same(numbers: Iterable[int]) -> Iterable[int]:
         import dovetail.teams.tasks.lease  # noqa: F401 - what a task of a team needs
 
-        yield from batches
+        return numbers
 
-    spark.range(0, 64, numPartitions=4).mapInArrow(same, "id long").count()
+    spark.sparkContext.parallelize(range(4), 4).mapPartitions(same).collect()
 
 
 class Warmth:
@@ -137,7 +137,7 @@ class Warmth:
         finally:
             self._waiting.remove(on_warm)
             if not self._waiting:
-                # A query that is running ends by itself; nobody waits for it.
+                # A job that is running ends by itself; nobody waits for it.
                 self._warming.cancel()
                 self._warming = None
 

@@ -2,12 +2,12 @@
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.background import start_thread
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD
 
 #: How long tasks have to end when they are told to; Spark kills what has not.
 _STOP_S_MAX = 15.0
@@ -16,10 +16,8 @@ _STOP_S_MAX = 15.0
 class SparkJob:
     """A job of Spark: all tasks of the pipeline, on a thread that waits for their end."""
 
-    def __init__(
-        self, spark: "SparkSession", frame: "DataFrame", *, pool: str, name: str, count: int
-    ) -> None:
-        self._context, self._frame = spark.sparkContext, frame
+    def __init__(self, tasks: "RDD[Any]", *, pool: str, name: str, count: int) -> None:
+        self._context, self._tasks = tasks.context, tasks
         self._pool, self._name = pool, name
         self.count = count
         self.started_s = time.monotonic()
@@ -31,10 +29,10 @@ class SparkJob:
         # Under Spark's fair scheduler, pipelines and queries get equal parts of its slots.
         self._context.setLocalProperty("spark.scheduler.pool", self._pool)
         try:
-            self._frame.collect()
+            self._tasks.collect()
             self.error = "its tasks have ended"
         except Exception as error:  # noqa: BLE001 - Spark raises what ended the job
-            self.error = str(error) or repr(error)
+            self.error = _said(error)
 
     @property
     def over(self) -> bool:
@@ -57,3 +55,9 @@ class SparkJob:
             with suppress(Exception):
                 self._context.cancelJobGroup(self._name)
             self._thread.join(0.2)
+
+
+def _said(error: Exception) -> str:
+    """What a task raised, without what Java says before it."""
+    text = str(error) or repr(error)
+    return text.partition("PythonException: ")[2] or text

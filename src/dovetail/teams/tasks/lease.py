@@ -14,10 +14,8 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.client.brokers import Brokers
@@ -38,9 +36,6 @@ _COMMIT_S_MAX = 1.0
 #: Between two looks whether the parent is there.
 _LOOK_S_MAX = 1.0
 
-#: The column of Spark's range that numbers the tasks.
-TASKS_SQL = "id long"
-
 
 class TeamFailed(DovetailError):
     """A partition could not be served; the message names the team."""
@@ -48,25 +43,20 @@ class TeamFailed(DovetailError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The partitions of each task, by the task's number. For `mapInArrow`."""
+    """The partitions of each task, by the task's number. For `mapPartitions`."""
 
     #: A mapping from the number of a task to its shares.
     tasks: Parcel
     brokers: Brokers
     traced: TracingSettings | None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, numbers: Iterable[int]) -> Iterable[None]:
         """Numbers of tasks in, nothing out."""
         _settle()
         tasks: Mapping[int, Sequence[Share]] = self.tasks.open()
-        shares = [
-            share
-            for batch in batches
-            for number in batch.column(0).to_pylist()
-            for share in tasks[number]
-        ]
+        shares = [share for number in numbers for share in tasks[number]]
         serve(shares, self.brokers, traced=self.traced)
-        yield from ()
+        return ()
 
 
 def serve(

@@ -28,8 +28,8 @@ from dovetail.cli.options import (
 from dovetail.cli.output import note
 from dovetail.cli.spark_options import MasterOption
 from dovetail.errors import InvalidInput, NotFound
-from dovetail.spark import java_process, session
-from dovetail.spark.sessions import is_local, submitted_settings
+from dovetail.spark import java_process
+from dovetail.spark.sessions import is_local, plain_session, submitted_settings
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.travel import packing
 
@@ -155,7 +155,7 @@ def _started(
         there = submitted_settings(conf if master is None else conf | {"spark.master": master})
     with tempfile.TemporaryDirectory(prefix="dovetail-package-") as folder:
         given = shipping.settings(there | conf, Path(folder)) | conf
-        spark = session(f"dovetail {pipeline.name}", master=master, **given)
+        spark = plain_session(f"dovetail {pipeline.name}", master=master, **given)
         try:
             yield spark
         finally:
