@@ -128,8 +128,10 @@ def opening_of(count: int) -> str:
 
 def is_opening(item: str) -> bool:
     """Whether it stands for the spray and not for an item."""
+    if not item:
+        return False
     number, _, count = item.partition("/")
-    return bool(item) and number == count
+    return number == count
 
 
 def _items(result: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -102,6 +103,16 @@ def test_a_binary_key_goes_through_a_worker_unchanged() -> None:
     done = [one for one in ended if isinstance(one, Done)]
     assert [one.job.key for one in done] == keys
     assert [[key_of(forward.id) for forward in one.forwards] for one in done] == [[k] for k in keys]
+
+
+def test_a_function_has_python_s_usual_collector() -> None:
+    """T15: a task looks for garbage rarely, for its jobs make none; a function may make some."""
+    usual = gc.get_threshold()
+    gc.set_threshold(usual[0] + 99_000)
+    try:
+        assert results(run(lambda _job: gc.get_threshold(), "1")) == [b"[%d,%d,%d]" % usual]
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Unprintable(Exception):

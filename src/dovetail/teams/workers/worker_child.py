@@ -44,6 +44,8 @@ from dovetail.teams.workers.worker_report import (
 )
 
 _PR_SET_PDEATHSIG = 1
+#: When Python's collector runs, before a task changes it (`lease`): functions have what is usual.
+_GARBAGE = gc.get_threshold()
 
 _log = get_logger("teams")
 
@@ -60,6 +62,7 @@ def main(stage: Stage, jobs_fd: int, replies_fd: int, page: mmap.mmap, parent: i
         signal.signal(number, signal.SIG_DFL)
     # What the parent left for its collector is not ours to end: a client's threads are not here.
     gc.freeze()
+    gc.set_threshold(*_GARBAGE)
     # Ctrl-C reaches all processes of a terminal; the parent decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
