@@ -26,4 +26,5 @@ def _stands(pid: int) -> bool:
     for task in Path(f"/proc/{pid}/task").iterdir():
         # The state is behind the name, which may have spaces and brackets in it.
         states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    assert "Z" not in states, f"process {pid} has ended by itself"
     return all(state == "T" for state in states)

@@ -84,6 +84,7 @@ class OutboxPart:
 
     def pause_the_relay(self) -> Heal:
         """Another one takes its place, and the first wakes behind it."""
+        self._wait_started()
         first = self._relay
         pause_process(first.pid)
         self._start()
