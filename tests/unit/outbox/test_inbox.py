@@ -312,6 +312,19 @@ def test_what_has_no_name_is_refused(bad: Any) -> None:
         name_of(bad)
 
 
+def test_names_can_be_kept_for_ever(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O13, R6: the database could not tell what is older, and failed the caller's transaction."""
+    monkeypatch.setattr(module, "TRIM_S", 0.0)
+    engine = create_engine(url, poolclass=NullPool)
+    for keep in (timedelta.max, "9999999d", "99999999999999d"):
+        inbox = Inbox("billing", keep=keep)
+        with engine.begin() as connection:
+            assert inbox.new(connection, [f"first {keep}", f"second {keep}"])
+        with engine.begin() as connection:
+            assert inbox.new(connection, [f"first {keep}", f"third {keep}"]) == [f"third {keep}"]
+    assert _names(url) == 3 * 3
+
+
 @pytest.mark.parametrize(
     "given",
     [

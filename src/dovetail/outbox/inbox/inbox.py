@@ -18,6 +18,8 @@ MessageType = TypeVar("MessageType")
 
 #: How long names are kept unless the caller says otherwise: longer than most topics keep records.
 KEEP = "7d"
+#: Longer is for ever. Databases fail at times before they begin to count: PostgreSQL at 4713 BC.
+KEEP_MS_MAX = 100 * 366 * 24 * 3_600_000
 #: Names written in one statement: SQLite takes 32,766 parameters.
 ROWS_MAX = 5_000
 #: Between two looks of one inbox for names that are old.
@@ -47,7 +49,7 @@ class Inbox:
                 ". _ -, the first one a letter or a digit"
             )
         self.consumer = consumer
-        self._keep_ms = duration_ms(keep)
+        self._keep_ms = min(duration_ms(keep), KEEP_MS_MAX)
         if self._keep_ms <= 0:
             raise InvalidInput(
                 "keep must be a time above 0, such as 7d: names are needed that long"
