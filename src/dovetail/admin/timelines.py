@@ -61,7 +61,7 @@ class ConsumerShown(ConsumerState, frozen=True, array_like=False):
 class ScheduleShown(ScheduleState, frozen=True, array_like=False):
     """A recurring schedule and its next times; fewer if it ends before."""
 
-    next_times: tuple[int, ...] = ()
+    next_times: list[int]
 
 
 class HeldMessage(Struct, frozen=True):
@@ -209,7 +209,7 @@ def holders_of(messages: Sequence[Shown], *, complete: bool) -> Holders:
     return Holders(holders, complete)
 
 
-def _next_times(state: ScheduleState) -> tuple[int, ...]:
+def _next_times(state: ScheduleState) -> list[int]:
     """The next time of a schedule, and those that follow."""
     times = [state.next_ms]
     schedule = Schedule(
@@ -226,7 +226,7 @@ def _next_times(state: ScheduleState) -> tuple[int, ...]:
             times.append(next_after(schedule, times[-1]))
         except (InvalidInput, StopIteration):
             break
-    return tuple(times)
+    return times
 
 
 async def schedule_message(timeline: "Timeline", message: NewMessage) -> tuple[int, bool]:

@@ -59,7 +59,9 @@ export const page = {
         .filter((one) => one.trouble)
         .map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
       total > 0 || at.query.get("source") ? sources(dead.sources, at) : null,
-      chosenReasons(at).length > 0 ? reasons(why, chosenPlace(at), at, { title: "By reason" }) : null,
+      chosenReasons(at).length > 0
+        ? reasons(why, chosenPlace(at), at, { title: "By reason" })
+        : null,
       letters.length > 0
         ? [acts(letters, chosen, at), list(letters, at)]
         : shown

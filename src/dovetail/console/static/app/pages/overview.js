@@ -123,7 +123,7 @@ function flow(totals, at) {
   );
 }
 
-const percent = (value) => (value === null ? UNKNOWN : `${(value * 100).toPrecision(2)} %`);
+const percent = (value) => (value === null ? UNKNOWN : `${brief(value * 100)} %`);
 const perSecond = (value) => `${bytes(value)}/s`;
 
 /** Charts of this node alone; in a cluster the others have their own. */
