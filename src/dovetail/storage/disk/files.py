@@ -19,6 +19,12 @@ from dovetail.durable_files import sync_folder
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
 
+#: What the system says when there is no room.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: What it says when this process, or the machine, has too much open; that passes.
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
 #: What a disk fails to read is this much at least.
 SECTOR_BYTES = 4096
 

@@ -23,7 +23,6 @@ Not here: which entries exist on other nodes (reader.py, writer.py); when to com
 Other threads may read at any time (index.py).
 """
 
-import errno
 import random
 from collections.abc import Sequence
 from time import perf_counter
@@ -57,7 +56,7 @@ from dovetail.storage.disk.commands import (
 )
 from dovetail.storage.disk.compaction import Compaction
 from dovetail.storage.disk.doubt import Doubts
-from dovetail.storage.disk.files import Disk
+from dovetail.storage.disk.files import NO_ROOM, PASSING, Disk
 from dovetail.storage.disk.frame import PAYLOAD_BYTES_MAX, RECORD_BYTES, Kind, Record
 from dovetail.storage.disk.group import Group, encode_group
 from dovetail.storage.disk.index import EntryIndex
@@ -75,12 +74,6 @@ from dovetail.storage.disk.segment import (
 from dovetail.storage.disk.synced import Synced, note_synced
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
-
-#: What the system says when there is no room.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-#: What it says when this process, or the machine, has too much open; that passes.
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class LedgerStore:
@@ -109,7 +102,7 @@ class LedgerStore:
             self.marked = recovered.marked
             self._active = recovered.active or self._create_segment(recovered.number_next)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 raise DiskFull(
                     "no space to start: free some on the disk of the data folder"
                 ) from error
@@ -225,7 +218,7 @@ class LedgerStore:
             if full and self._active_runs.runs:
                 self._roll()
         except OSError as error:
-            if error.errno in _PASSING:  # Nothing was written, and the old segment is as it was.
+            if error.errno in PASSING:  # Nothing was written, and the old segment is as it was.
                 return Unavailable(f"no new segment ({error.strerror}); it is tried again")
             return self._take_back(error)
         if self.out_because is not None:
@@ -305,7 +298,7 @@ class LedgerStore:
         except OSError as second:
             self.out_because = f"could not cut a failed write ({second.strerror}); restart the node"
             return Uncertain(f"may or may not be stored: {self.out_because}")
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             self.full_because = f"writes are refused ({error.strerror}); free some room"
             self.marked = False  # The next mark tells whether there is room, if nobody writes.
             return DiskFull("the disk is full; free some room, or lower the retention of topics")
