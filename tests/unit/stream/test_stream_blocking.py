@@ -62,7 +62,7 @@ def test_a_member_that_does_not_lead_in_time_says_so(tmp_path: Path) -> None:
             cluster.logs["a"].connected = False
             cut_off.set()
 
-        member.start = start_and_cut  # type: ignore[method-assign]
+        member.start = start_and_cut  # type: ignore[method-assign, assignment]
         return member
 
     with BlockingMember(make) as member:
