@@ -143,7 +143,10 @@ class Receiver:
         if consumer is not None:
             consumer.leased = 0
         seat.left_ms = self._context.now_ms()
-        holds = consumer is not None and (consumer.outbox or not running.quiet)
+        # What the store is asked for others says nothing about this one.
+        holds = consumer is not None and (
+            consumer.outbox or running.loader.is_asked_for(consumer.member.id)
+        )
         if not holds and not unfitting:
             seat.taken = False
             return

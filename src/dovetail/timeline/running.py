@@ -399,11 +399,6 @@ class RunningTimeline:
         self._pump()
         self._note_leased(result)
 
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing is being leased now."""
-        return not self._under_way
-
     async def leased(self) -> None:
         """Returns when what is being leased now has come, and waits for its time."""
         if self._under_way:

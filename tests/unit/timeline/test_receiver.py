@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InvalidInput, Throttled, TopicUnknown, Unavailable
+from dovetail.timeline import Draft
 from dovetail.timeline import receiver as receiving
 from dovetail.timeline.client.fake import FakeDovetail, fake_dovetail
 from dovetail.timeline.config import config_of
 from dovetail.timeline.message import Handle, Leased, MessageId, State, Status, Version
 from dovetail.timeline.receiver import Receiver
 from dovetail.timeline.session import ConsumerSession
+from dovetail.timeline.stores.memory import MemoryStore
 
 LEASE_MS = 30_000
 
@@ -119,6 +121,39 @@ async def test_seats_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(*calls)
         await d.advance("20s")
         assert await received(d, consumer="third") == []
+
+
+async def test_a_seat_is_free_though_another_one_is_leased_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B27: what the store is asked for others holds no seat, so the next call needs no new one."""
+    lease = MemoryStore.lease
+    held = {"c@fake": asyncio.Event(), "other@fake": asyncio.Event()}
+
+    async def slow(store: MemoryStore, asks: Any, **more: Any) -> Any:
+        await held[asks[0].consumer].wait()
+        return await lease(store, asks, **more)
+
+    async with fake_dovetail(timelines=["t"]) as d:
+        receiver, running = receiver_of(d), d._service.timelines["t"]
+        await asyncio.gather(received(d), received(d, consumer="other"))
+        await d.advance("2s")
+        await d.timeline("t").schedule_many([Draft(b"x")] * 50)
+        monkeypatch.setattr(MemoryStore, "lease", slow)
+        wanted = {"limit": 1, "wait_ms": 100, "lease_ms": LEASE_MS}
+        try:
+            first = asyncio.ensure_future(receiver.receive("t", consumer="c", **wanted))
+            await d.settle()
+            other = asyncio.ensure_future(receiver.receive("t", consumer="other", **wanted))
+            await d.settle()
+            held["c@fake"].set()
+            assert len(await first) == 1
+            assert len(running._under_way) == 1
+            assert [seat.taken for seat in receiver._seats] == [False, True]
+        finally:
+            for each in held.values():
+                each.set()
+            assert len(await other) == 1
 
 
 async def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

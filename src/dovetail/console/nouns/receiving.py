@@ -212,6 +212,9 @@ def _outcomes(statuses: Iterable[Status]) -> LeaseOutcomes:
 def _received(message: Leased) -> ReceivedMessage:
     body = content.shown(message.body, len(message.body))
     assert body is not None
+    headers: list[content.HeaderShown] = []
+    if message.headers:
+        headers = content.shown_headers(timelines.headers_of(message), len(message.headers))
     return ReceivedMessage(
         id=message.id,
         version=message.version,
@@ -222,7 +225,7 @@ def _received(message: Leased) -> ReceivedMessage:
         key=message.key,
         order_key=message.order_key,
         body=body,
-        headers=content.shown_headers(timelines.headers_of(message), len(message.headers)),
+        headers=headers,
     )
 
 

@@ -188,14 +188,14 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
 
     wanted = endpoint.body
     assert wanted is not None
-    fields = ", ".join(field.encode_name for field in msgspec.structs.fields(wanted))
-    return _decoded(b"".join(parts), wanted, f"fields are {fields}")
+    return _decoded(b"".join(parts), wanted)
 
 
-def _decoded(data: bytes, kind: Any, hint: str) -> Any:
+def _decoded(data: bytes, kind: type) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{error}; {hint}") from error
+        fields = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise InvalidInput(f"{error}; fields are {fields}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from dovetail.addresses import parse_address
@@ -55,6 +55,9 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+#: As they are sent, with each answer and with those of the API.
+_RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in _HEADERS.items())
+_API_HEADERS = (*_RAW_HEADERS, (b"cache-control", b"no-store"))
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROBES = frozenset({"/livez", "/readyz"})
 _OPEN_IN_API = frozenset({"/v1/session", "/v1/openapi.json"})
@@ -85,11 +88,10 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                if scope["path"].startswith("/v1/"):
-                    headers.setdefault("cache-control", "no-store")
+                raw = message.setdefault("headers", [])
+                given = {name.lower() for name, _ in raw}
+                wanted = _API_HEADERS if scope["path"].startswith("/v1/") else _RAW_HEADERS
+                raw += [(name, value) for name, value in wanted if name not in given]
             await send(message)
 
         try:

@@ -32,7 +32,7 @@ Not here: the assignment (`window`), the store, timers and sockets (`running`).
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -166,7 +166,10 @@ class Loader:
         #: Nothing of any bucket can be had before, as the last look found and others told since.
         self._first_ms = -NEVER_MS
         self._told_ms = NEVER_MS
+
         self._under_way = 0
+        #: For whom the store is being asked now, each as often as it is.
+        self._asked_for: Counter[str] = Counter()
         #: Whether a plan began while another was under way: neither's answer is the whole truth.
         self._mixed = False
         self._failures = 0
@@ -216,6 +219,10 @@ class Loader:
         """How many more a consumer can take; 0 if it is not here."""
         found = self._consumers.get(consumer)
         return 0 if found is None else found.credit
+
+    def is_asked_for(self, consumer: str) -> bool:
+        """Whether the store is being asked for messages for whoever has this name."""
+        return consumer in self._asked_for
 
     def on_latency(self, consumer: str, latency_ms: float) -> None:
         found = self._consumers.get(consumer)
@@ -333,6 +340,7 @@ class Loader:
         else:
             self._stored_ms = NEVER_MS
         self._under_way += 1
+        self._asked_for.update(ask.consumer for ask in asks)
         return Plan(tuple(asks), tuple(as_backup), now_ms, tuple(consumers))
 
     def _ask_of(
@@ -403,6 +411,8 @@ class Loader:
 
     def _on_answer(self, plan: Plan) -> None:
         self._under_way -= 1
+        # What comes to nothing is left out of a difference.
+        self._asked_for -= Counter(ask.consumer for ask in plan.asks)
         for ask, consumer in zip(plan.asks, plan._consumers, strict=True):
             consumer.asked -= ask.limit
 
