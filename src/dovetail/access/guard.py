@@ -1,9 +1,10 @@
 """Binds rules to a principal, for handlers."""
 
+import shlex
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from dovetail.access.rules import Kind, Operation
+from dovetail.access.rules import Kind, Operation, timeline_name
 from dovetail.errors import Forbidden
 
 #: Judgements that are remembered until a rule changes; a node with more topics and clients than
@@ -66,11 +67,24 @@ class _Bound:
 
     def demand(self, operation: Operation, kind: Kind, name: str) -> None:
         if not self.allows(operation, kind, name):
+            what = f"{operation.name.lower()} {kind.name.lower()} {name!r}"
             raise Forbidden(
-                f"{self.principal!r} may not {operation.name.lower()} {kind.name.lower()} "
-                f"{name!r}; an admin can allow it with: dovetail access allow",
+                f"{self.principal!r} may not {what}; an admin can allow it with: "
+                f"{_command(self.principal, operation, kind, name)}",
                 kind=kind.name.lower(),
             )
+
+
+def _command(principal: str, operation: Operation, kind: Kind, name: str) -> str:
+    """What an admin types to allow it."""
+    option = "--" + kind.name.lower().replace("_", "-")
+    if kind is Kind.TOPIC and name.startswith(timeline_name("")):
+        option, name = "--timeline", name.removeprefix(timeline_name(""))
+
+    words = [principal, operation.name.lower().replace("_", "-"), option]
+    if kind is not Kind.CLUSTER:
+        words.append(name)
+    return f"dovetail access allow {shlex.join(words)}"
 
 
 class Guard:

@@ -144,7 +144,8 @@ class Kafka:
 
         `Forbidden` if it refuses the login, else `Unreachable` with the reasons.
         """
-        reasons = []
+        # Addresses by reason: brokers of one cluster refuse for the same one, which is said once.
+        reasons: dict[str, list[str]] = {}
         busy = nobody = False
         greeter = Greeter(self.security, client_id=self.client_id)
         for address in parse_addresses(
@@ -153,7 +154,8 @@ class Kafka:
             try:
                 line = socket.create_connection(address, min(self.timeout_s, CONNECT_S_MAX))
             except OSError as error:
-                reasons.append(f"{address}: {(error.strerror or str(error)).lower()}.")
+                reason = f"{(error.strerror or str(error)).lower()}."
+                reasons.setdefault(reason, []).append(str(address))
                 nobody = True
                 continue
 
@@ -162,13 +164,15 @@ class Kafka:
             except TimeoutError:
                 busy = True
             except (OSError, ProtocolViolation) as error:
-                reasons.append(f"{address}: {error}. {greeter.hint(error)}".rstrip())
+                reason = f"{error}. {greeter.hint(error)}".rstrip()
+                reasons.setdefault(reason, []).append(str(address))
             else:
                 return
 
         if not busy:
             advice = f"\n{self.advice}" if self.advice and nobody else ""
-            raise Unreachable(f"cannot connect to {' '.join(reasons)}{advice}")
+            words = " ".join(f"{', '.join(who)}: {reason}" for reason, who in reasons.items())
+            raise Unreachable(f"cannot connect to {words}{advice}")
 
     @property
     def admin(self) -> AdminClient:

@@ -14,7 +14,7 @@ from tests.conftest import RunningNode
 from tests.process.teams.attempts import read
 
 from dovetail import connect_blocking
-from dovetail.errors import TopicUnknown
+from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams import Pipeline, Team, create_topics, delays
 from dovetail.teams.connectors import Connector, ConnectorKind
@@ -142,7 +142,7 @@ def test_a_job_at_the_limit_reaches_its_team_and_one_beyond_it_brings_none_again
         while attempts < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-            with suppress(TopicUnknown):
+            with suppress(TopicUnknown, Unavailable):  # It is only being made.
                 shown = client.timeline(f"{pipeline.name}-delays").peek(100)
                 attempts = max((one.attempts for one in shown), default=0)
     until_empty(node, pipeline.name, but=1)

@@ -23,6 +23,8 @@ async def test_a_timeline_that_cannot_be_opened_is_told_and_opened_later(
     path = tmp_path / "timelines" / "0000000001.sqlite"
     whole = path.read_bytes()
     path.write_bytes(b"no database" + whole[11:])
+    copied = path.with_name("0000000001 (1).sqlite")
+    copied.write_bytes(whole)
 
     async with lone_node(tmp_path) as node:
         ready, reasons = node.ready()
@@ -38,3 +40,4 @@ async def test_a_timeline_that_cannot_be_opened_is_told_and_opened_later(
             while not node.ready()[0]:
                 await asyncio.sleep(0.02)
         assert await bodies(node, "bad") == [b"bad"]
+    assert copied.read_bytes() == whole, "an operator's copy is nobody's to remove"

@@ -2,12 +2,14 @@
 
 import itertools
 import random
+import shlex
 
 import pytest
 
 from dovetail.access import CLUSTER_NAME, Filter, Kind, Operation, Pattern, Permission, Rule
-from dovetail.access.rules import RuleIndex, allows, allows_some, check_rule
-from dovetail.errors import InvalidInput
+from dovetail.access.guard import Guard
+from dovetail.access.rules import RuleIndex, allows, allows_some, check_rule, timeline_name
+from dovetail.errors import Forbidden, InvalidInput
 
 NAMES = ("a", "ab", "abc", "b", "*")
 PRINCIPALS = ("alice", "bob", "*")
@@ -151,3 +153,24 @@ def test_some_name_is_allowed_if_one_can_be_named() -> None:
             assert not found, rules
         seen.add(found)
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "name", "options"),
+    [
+        (Operation.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME, ["describe", "--cluster"]),
+        (Operation.READ, Kind.TOPIC, "my orders", ["read", "--topic", "my orders"]),
+        (Operation.READ, Kind.TOPIC, timeline_name("mails"), ["read", "--timeline", "mails"]),
+        (Operation.ALTER_CONFIGS, Kind.GROUP, "g", ["alter-configs", "--group", "g"]),
+        (Operation.WRITE, Kind.TRANSACTIONAL_ID, "x", ["write", "--transactional-id", "x"]),
+    ],
+)
+def test_a_refusal_names_the_whole_command(
+    operation: Operation, kind: Kind, name: str, options: list[str]
+) -> None:
+    """U7: what an admin types to allow it, ready to be copied into a shell."""
+    nobody = Guard(lambda *_: False, lambda *_: False, []).bind("the shop", "10.0.0.1")
+    with pytest.raises(Forbidden) as refused:
+        nobody.demand(operation, kind, name)
+    command = str(refused.value).partition("with: ")[2]
+    assert shlex.split(command) == ["dovetail", "access", "allow", "the shop", *options]

@@ -100,6 +100,13 @@ def test_an_unreachable_node_is_exit_code_5_at_once(
     assert "Traceback" not in result.output
 
 
+def test_brokers_that_refuse_for_one_reason_give_it_once(run: Run, closed_port: str) -> None:
+    """U7: three brokers that are away are one line with three addresses, not three explanations."""
+    other = closed_port.replace("127.0.0.1", "127.0.0.2")
+    result = run("topic", "list", "--bootstrap", f"{closed_port},{other}")
+    assert f"cannot connect to {closed_port}, {other}: connection refused" in result.stderr
+
+
 def test_the_address_comes_from_settings(run: Run, closed_port: str) -> None:
     """U3, U4: without --bootstrap, settings say where the node is."""
     port = closed_port.rpartition(":")[2]

@@ -156,6 +156,15 @@ async def test_a_commit_that_failed_takes_the_file_out(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
+    """B18, R6: copies that an operator made; a node did not start beside one."""
+    stores = SqliteStores(tmp_path)
+    await stores.provision(TimelineId(5))
+    for name in ("0000000005 (1)", "notes", "0000000005.old", "5", "\N{SUPERSCRIPT TWO}" * 10):
+        (tmp_path / f"{name}.sqlite").write_bytes(b"a copy")
+    assert await stores.existing() == {TimelineId(5)}
+
+
 async def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path) -> None:
     """B18: another program's database is neither read nor changed."""
     stores = SqliteStores(tmp_path)

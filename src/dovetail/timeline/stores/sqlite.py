@@ -18,6 +18,7 @@ Reading order is that of the index: visible time, bucket, id.
 """
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -51,6 +52,9 @@ from dovetail.timeline.stores import _sqlite_work as inside
 from dovetail.timeline.stores import outcomes as shared
 from dovetail.timeline.stores._sqlite_thread import SqliteThread
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, TimelineStore, Trimmed
+
+#: A timeline's number, as its file is named.
+_NUMBER = re.compile(r"[0-9]{10}")
 
 
 class SqliteStore:
@@ -384,7 +388,9 @@ class SqliteStores:
             raise Unavailable(f"{path} cannot be removed: {error.strerror}") from error
 
     async def existing(self) -> set[TimelineId]:
-        return {TimelineId(int(path.stem)) for path in self._folder.glob("*.sqlite")}
+        stems = (path.stem for path in self._folder.glob("*.sqlite"))
+        # A copy that an operator made is none of ours.
+        return {TimelineId(int(stem)) for stem in stems if _NUMBER.fullmatch(stem)}
 
     async def close(self) -> None:
         """Nothing is held here; each store is closed by who opened it."""
