@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -41,6 +42,24 @@ def pytest_configure() -> None:
     """Takes as many file handles as the system allows: users often begin with 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 16_384)), hard))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a test logs may hold half a character, which no worker can send to the main process."""
+    return _readable((yield))
+
+
+def _readable(said: Any) -> Any:
+    if isinstance(said, str):
+        return said.encode(errors="backslashreplace").decode()
+    if isinstance(said, dict):
+        return {_readable(name): _readable(value) for name, value in said.items()}
+    if isinstance(said, list):
+        return [_readable(each) for each in said]
+    if isinstance(said, tuple):
+        return tuple(_readable(each) for each in said)
+    return said
 
 
 class RunningNode:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from dovetail.clock import Clock
-from dovetail.foreign import text_of
+from dovetail.foreign import readable, text_of
 
 ROOT_NAME = "dovetail"
 
@@ -139,7 +139,7 @@ class TextFormatter(logging.Formatter):
         )
         line = "  ".join([head, " ".join(fields)]) if fields else head
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + readable(self.formatException(record.exc_info))
         return line
 
     def _paint(self, text: str, colour: str) -> str:
@@ -161,7 +161,7 @@ class JsonFormatter(logging.Formatter):
             # A field never replaces what every line has.
             line[name if name not in line else f"field_{name}"] = _json_value(value)
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = readable(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=True)
 
 

@@ -87,14 +87,15 @@ def test_outsiders_cannot_forge_a_line(log_format: Literal["text", "json"]) -> N
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_exceptions_come_with_their_traceback(log_format: Literal["text", "json"]) -> None:
-    """U7: an unexpected error says where it was."""
+    """U7, R6: an unexpected error says where it was, and any file takes what it says."""
     stream = configured(io.StringIO(), log_format)
     try:
-        raise RuntimeError("broken 42")
+        raise RuntimeError("broken 42 \udc80")
     except RuntimeError:
         get_logger("broker").exception("task failed")
     assert "broken 42" in stream.getvalue()
     assert "Traceback" in stream.getvalue()
+    assert r"\udc80" in stream.getvalue().encode().decode()
 
 
 def test_libraries_are_heard_from_warning_on() -> None:

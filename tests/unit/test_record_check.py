@@ -126,7 +126,7 @@ def test_compressed_records_are_examined_too(codec: int) -> None:
     struct.pack_into(">i", bad, 8, len(bad) - 12)
     struct.pack_into(">I", bad, 17, crc32c(bytes(bad[21:])))
     forged = memoryview(bad)
-    with pytest.raises(InvalidBatch, match="not a record"):
+    with pytest.raises(InvalidBatch, match="malformed record"):
         check_records(forged, check_batch(forged, bytes_max=1 << 20))
 
 
