@@ -34,7 +34,7 @@ def test_a_leader_that_is_gone_is_none() -> None:
 
 
 def test_every_address_is_tried() -> None:
-    """F86: a list that begins with a dead broker is a list; if none answers, all are named with the reason."""
+    """F86: a list that begins with a dead broker is a list; if none answers, all are named."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         client(bootstrap=f"127.0.0.1:1,127.0.0.1:{port}").check()
