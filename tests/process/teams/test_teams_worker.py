@@ -135,7 +135,9 @@ def untellable(job: int) -> int:
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_an_exception_whose_text_is_not_unicode_is_a_dead_letter(concurrency: int) -> None:
     """F20: it costs neither its worker nor the jobs beside it."""
-    ended = run(untellable, *map(str, range(10)), attempts=1, concurrency=concurrency)
+    ended = run(
+        untellable, *map(str, range(10)), attempts=1, timeout="30s", concurrency=concurrency
+    )
     letters = dead(ended)
     assert set(letters) == {"3", "5", "7"}
     assert results(ended) == [None if n in (3, 5, 7) else b"%d" % n for n in range(10)]
@@ -291,7 +293,7 @@ def loses_one(jobs: list[int]) -> list[int]:
 
 def test_functions_of_batches_and_tables() -> None:
     """T6: lists and Arrow; poison in a batch is found by giving its jobs one by one."""
-    ended = run(double_all, "1", "13", "2", "x", kind="batch", attempts=1)
+    ended = run(double_all, "1", "13", "2", "x", kind="batch", attempts=1, timeout="30s")
     assert results(ended) == [b"2", None, b"4", None]
     assert dead(ended)["1"].failure.reason == "ValueError: thirteen"
     assert dead(ended)["3"].failure.kind is FailureKind.JOB_UNREADABLE
@@ -299,7 +301,7 @@ def test_functions_of_batches_and_tables() -> None:
         b'{"n":2}',
         b'{"n":4}',
     ]
-    ended = run(loses_one, "1", "2", kind="batch", attempts=1)
+    ended = run(loses_one, "1", "2", kind="batch", attempts=1, timeout="30s")
     assert "returned 0 results for 1 jobs" in dead(ended)["0"].failure.reason
 
 
@@ -531,7 +533,7 @@ def test_jobs_wait_while_the_set_up_fails(tmp_path: Path) -> None:
             raise ConnectionError("no database \udc80")
 
     troubles = set()
-    with worker_of(lambda job: job, setup=setup, attempts=1) as crew:
+    with worker_of(lambda job: job, setup=setup, attempts=1, timeout="30s") as crew:
         step = crew.step
 
         def watched(now_s: float) -> list[tuple[int, Ended]]:
@@ -552,7 +554,7 @@ def test_a_job_says_how_far_it_is() -> None:
         time.sleep(0.3)
         return job
 
-    with worker_of(work, attempts=1) as crew:
+    with worker_of(work, attempts=1, timeout="30s") as crew:
         said: list[tuple[float, str]] = []
         step = crew.step
 
