@@ -35,7 +35,7 @@ class KafkaSettings(Section):
     advertised_port: Port = setting(
         0, "Port that clients connect to; 0: the port that the node listens on."
     )
-    # Each idle connection costs about 20 KiB; a million is more than file descriptors allow.
+    # Each idle connection costs about 6 KiB; a million is more than file descriptors allow.
     connections_max: int = setting(
         10_000, "Most connections at once; the node closes those beyond it.", ge=1, le=1_000_000
     )
