@@ -39,6 +39,7 @@ from dovetail.election.messages import Message
 from dovetail.election.metrics import ElectionMetrics
 from dovetail.election.shared_log import Entry, SharedLog
 from dovetail.election.transport import Transport
+from dovetail.election.twins import Twins
 from dovetail.election.vote_file import VoteFile
 from dovetail.errors import DovetailError, Fenced, InvalidSetting, Unavailable
 from dovetail.foreign import described
@@ -108,6 +109,7 @@ class ClusterMember:
         self._ended = False
         self._trimming = False
         self._reported: tuple[Role, Term, MemberName | None] | None = None
+        self._twins = Twins(self.me, times)
 
     def _check_parts(self) -> None:
         if self.algorithm is Algorithm.MAJORITY and self._vote_file is None:
@@ -202,6 +204,7 @@ class ClusterMember:
             members=tuple(self.election.members(self._clock.monotonic_ms())),
             elections=tuple(state.elections),
             failure=None if self.failure is None else described(self.failure),
+            has_twin=self._twins.alive(now_ms=self._clock.monotonic_ms()),
         )
 
     # --- the machine --------------------------------------------------------------------------
@@ -375,11 +378,21 @@ class ClusterMember:
             return
         if isinstance(entry.record, Claim) and entry.counts:
             self.metrics.claims.inc()
+        if self.algorithm is not Algorithm.COORDINATOR:
+            self._look_for_twin(entry.record)
         self.do(lambda now: self.election.on_record(entry.record, counts=entry.counts, now_ms=now))
         long = self._shared_log.untrimmed_count > TRIM_RECORDS
         if long and self._leadership is not None and not self._trimming:
             self._trimming = True
             self._tasks.start(self._trim(), name="election/trim")
+
+    def _look_for_twin(self, record: Record) -> None:
+        if self._twins.on_record(record, now_ms=self._clock.monotonic_ms()):
+            _log.error(
+                "another process takes part under the name of this member; give each one an "
+                "endpoint_host_and_port of its own",
+                member=self.me.name,
+            )
 
     async def _register(self, position: Position | None, source: str | None) -> None:
         where = None if position is None else dict(position)
