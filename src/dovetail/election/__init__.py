@@ -17,7 +17,6 @@ must not write there.
     majority.py          MAJORITY: more than half vote; pure
     bully.py             BULLY: the strongest leads; pure
     lease.py             COORDINATOR: the holder of a lease leads; pure
-    twins.py             whether another process takes part under the same name; pure
     watch.py             whether a follower still trusts the leader to be there; pure
     pinging.py           when the leader pings, and which members it reaches; pure
     signature.py         signed messages, each accepted once; pure

@@ -30,7 +30,7 @@ from dovetail.election.bully import BullyElection
 from dovetail.election.campaign import Campaigner
 from dovetail.election.effects import Effect, Vote
 from dovetail.election.election import AppendOutcome, Election, Identity, Role, Times
-from dovetail.election.fold import Claim, Leave, Record, Register, Report
+from dovetail.election.fold import Claim, Leave, Record, Register, Report, Twins
 from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Position, Term
 from dovetail.election.leadership import Leadership, MemberStatus
 from dovetail.election.lease import LeaseElection
@@ -39,7 +39,6 @@ from dovetail.election.messages import Message
 from dovetail.election.metrics import ElectionMetrics
 from dovetail.election.shared_log import Entry, SharedLog
 from dovetail.election.transport import Transport
-from dovetail.election.twins import Twins
 from dovetail.election.vote_file import VoteFile
 from dovetail.errors import DovetailError, Fenced, InvalidSetting, Unavailable
 from dovetail.foreign import described
@@ -109,7 +108,7 @@ class ClusterMember:
         self._ended = False
         self._trimming = False
         self._reported: tuple[Role, Term, MemberName | None] | None = None
-        self._twins = Twins(self.me, times)
+        self._twins = Twins(name, self.me.incarnation, timeout_ms=times.timeout_ms)
 
     def _check_parts(self) -> None:
         if self.algorithm is Algorithm.MAJORITY and self._vote_file is None:

@@ -22,10 +22,8 @@ from dovetail.election import (
     VoteFile,
 )
 from dovetail.election.campaign import campaigner_of
-from dovetail.election.election import Identity, Times
-from dovetail.election.fold import Claim, Leave
+from dovetail.election.fold import Claim, Leave, Twins
 from dovetail.election.identifiers import Incarnation, Term
-from dovetail.election.twins import Twins
 from dovetail.errors import Fenced, InvalidSetting, Unavailable
 
 
@@ -158,13 +156,13 @@ async def test_a_second_process_under_the_same_name_is_noticed(
 
 def test_a_record_of_a_former_life_is_no_twin() -> None:
     """S11: it was on its way when its process died. A twin that is gone is forgotten."""
-    me = Identity(MemberName("a"), Incarnation("a2"))
-    twins = Twins(me, Times(timeout_ms=1_000, heartbeat_ms=250, event_ping_ms=50, interval_ms=9e9))
-    late = Claim(Term(1), me.name, Incarnation("a1"))
+    name, life = MemberName("a"), Incarnation("a2")
+    twins = Twins(name, life, timeout_ms=1_000)
+    late = Claim(Term(1), name, Incarnation("a1"))
     for now_ms in (0.0, 5.0, 20_000.0, 20_900.0):
         twins.on_record(late, now_ms=now_ms)
         assert not twins.alive(now_ms=now_ms)
-    for record in (Claim(Term(2), me.name, me.incarnation), Leave(me.name, late.incarnation)):
+    for record in (Claim(Term(2), name, life), Leave(name, late.incarnation)):
         twins.on_record(record, now_ms=22_000.0)
         assert not twins.alive(now_ms=22_000.0)
     twins.on_record(late, now_ms=22_000.0)

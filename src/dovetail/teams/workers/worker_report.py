@@ -216,6 +216,7 @@ class Outcomes:
                     f"the result has {len(made)} items; the limit of a spray that is gathered is "
                     f"{GATHER_ITEMS_MAX}"
                 )
+
             for forward in made:
                 # Its record names its parent too.
                 key, encode = key_of(forward.id), self._encoders[forward.target]
