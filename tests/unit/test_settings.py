@@ -20,6 +20,7 @@ from dovetail.settings import (
     parse_duration_ms,
 )
 from dovetail.settings.given import variable_of
+from dovetail.settings.security import SecuritySettings
 
 PLACES = ("file", "environment", "flag")
 PORTS = st.integers(min_value=0, max_value=65535)
@@ -227,6 +228,20 @@ def test_no_setting_holds_nul_and_no_path_is_empty(tmp_path: Path) -> None:
     environment = {"DOVETAIL_NODE_DATA_DIR": ""}
     with pytest.raises(InvalidSetting, match=r"node\.data_dir = '' .* it is empty"):
         load_settings(environment=environment, folder=tmp_path)
+
+
+def test_a_file_with_a_password_is_one_line_of_text(tmp_path: Path) -> None:
+    """R6: bytes that are no text ended in a traceback, and a device was read without an end."""
+    path = tmp_path / "password"
+    settings = SecuritySettings(admin_password_file=str(path))
+    for content in (b"\xff\n", b"\n"):
+        path.write_bytes(content)
+        with pytest.raises(InvalidSetting, match="password"):
+            settings.admin_password()
+    path.write_text("geheim-\u20ac\r\nmore\n")
+    assert settings.admin_password() == "geheim-\u20ac"
+    endless = SecuritySettings(admin_password_file="/dev/zero")
+    assert len(endless.admin_password() or "") < 10_000
 
 
 def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:

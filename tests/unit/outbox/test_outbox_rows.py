@@ -1,5 +1,6 @@
 """Rows that others wrote by SQL: whatever the columns take is sent or set aside."""
 
+import json
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,11 +11,13 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 from tests.outbox_kit import new_database
 
+from dovetail.errors import InvalidInput
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.dead import list_dead
 from dovetail.outbox.drain import Fate, Outcome
 from dovetail.outbox.metrics import RelayMetrics
+from dovetail.outbox.poller import ROWS_MAX, advance, source_of
 from dovetail.outbox.sender import encode
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
@@ -157,3 +160,59 @@ def _insert(connection: Any, topic: str, columns: dict[str, str], key: str) -> N
     names = ", ".join(key if name == "key" else name for name in values)
     statement = f"INSERT INTO kafka_messages ({names}) VALUES ({', '.join(values.values())})"
     connection.execute(text(statement.replace(":", "\\:")))
+
+
+#: Of each database: types of columns, and values that Python or JSON does not have.
+TIMES = {
+    "postgresql": [
+        ("timestamptz", "'infinity'", "infinity"),
+        ("timestamp", "'-infinity'", "-infinity"),
+        ("date", "'5000000-01-01'", "5000000-01-01"),
+        ("timestamptz", "'2026-01-02 03:04:05+00'", None),
+        ("double precision", "'NaN'", "NaN"),
+        ("double precision", "'-Infinity'", "-Infinity"),
+        ("numeric", "'NaN'", "NaN"),
+    ],
+    "mysql": [("datetime", "'9999-12-31 23:59:59'", "9999-12-31T23:59:59"), ("date", "NULL", None)],
+    "sqlite": [
+        ("datetime", "'tomorrow'", "tomorrow"),
+        ("datetime", "'2026-01-02 03:04:05'", "2026-01-02T03:04:05"),
+        ("date", "'0000-00-00'", "0000-00-00"),
+        ("float", "9e999", "Infinity"),
+    ],
+}
+
+
+def test_a_table_with_values_that_python_does_not_have_is_read_to_its_end(engine: Engine) -> None:
+    """O11, F15: PostgreSQL's infinity is an ordinary value of `valid_until`; one kept a table from
+    being read for good."""
+    odd = TIMES["mysql" if engine.dialect.name == "mariadb" else engine.dialect.name]
+    columns = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(odd))
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE odd (id int PRIMARY KEY, {columns})"))
+        values = ", ".join(value for _, value, _ in odd).replace(":", "\\:")
+        connection.execute(text(f"INSERT INTO odd VALUES (1, {values})"))
+        connection.execute(text("INSERT INTO odd (id) VALUES (2)"))
+
+    source = source_of(engine, "odd", topic="o" * 249)
+    assert advance(engine, source) == 2
+    assert advance(engine, source) == 0
+    first, second = (json.loads(value or b"", parse_constant=pytest.fail) for value in sent(engine))
+    for number, (_, _, expected) in enumerate(odd):
+        assert expected is None or first[f"c{number}"] == expected
+        assert second[f"c{number}"] is None
+
+
+def sent(engine: Engine) -> list[bytes | None]:
+    return [value for values in drained(engine).values.values() for value in values]
+
+
+def test_a_key_that_is_null_is_not_the_end(tmp_path: Path) -> None:
+    """O11: nothing is greater than NULL, so all rows behind a thousand of them were left out."""
+    engine = open_engine(new_database("sqlite", str, tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE odd (name text UNIQUE)"))
+        connection.execute(text("INSERT INTO odd VALUES (NULL)"), [{} for _ in range(ROWS_MAX)])
+        connection.execute(text("INSERT INTO odd VALUES ('left out')"))
+    with pytest.raises(InvalidInput, match="is NULL in rows"):
+        advance(engine, source_of(engine, "odd", topic="t", key="name"))
