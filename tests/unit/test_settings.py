@@ -20,6 +20,7 @@ from dovetail.settings import (
     parse_duration_ms,
 )
 from dovetail.settings.given import variable_of
+from dovetail.settings.security import SecuritySettings
 
 PLACES = ("file", "environment", "flag")
 PORTS = st.integers(min_value=0, max_value=65535)
@@ -177,6 +178,70 @@ def test_a_malformed_file_is_refused(tmp_path: Path, file: str) -> None:
     """U3, U7: a file that is not a settings file is refused with its path in the message."""
     with pytest.raises(InvalidSetting, match=r"given\.toml"):
         load(tmp_path, file=file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"a = " + b"[" * 5_000 + b"]" * 5_000, b"[node]\nnode_id = " + b"9" * 5_000, b"\xff"],
+    ids=["nested", "digits", "bytes"],
+)
+def test_a_file_that_no_parser_takes_is_refused(tmp_path: Path, content: bytes) -> None:
+    """R6: and ends in a message with its path, not in a traceback."""
+    path = tmp_path / "dovetail.toml"
+    path.write_bytes(content)
+    with pytest.raises(InvalidSetting, match=r"dovetail\.toml is not valid TOML"):
+        load_settings(environment={}, folder=tmp_path)
+
+
+def test_the_mark_of_an_encoding_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """R6: some editors write it."""
+    (tmp_path / "dovetail.toml").write_bytes(b"\xef\xbb\xbf[node]\nnode_id = 7\n")
+    assert load_settings(environment={}, folder=tmp_path).node.node_id == 7
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_settings_file_that_cannot_be_read_is_not_one_that_is_missing(
+    tmp_path: Path, kind: str
+) -> None:
+    """R8: a link that leads nowhere, or the folder that a container mounts in place of a missing
+    file, made a node start with the defaults: elsewhere, open, with one copy."""
+    path = tmp_path / "dovetail.toml"
+    path.mkdir() if kind == "folder" else path.symlink_to(tmp_path / "gone.toml")
+    with pytest.raises(InvalidSetting, match="cannot read the settings file"):
+        load_settings(environment={}, folder=tmp_path)
+    with pytest.raises(InvalidSetting, match="cannot read the settings file"):
+        load_settings(environment={}, config=Path("a\0b"))
+
+
+def test_no_setting_holds_nul_and_no_path_is_empty(tmp_path: Path) -> None:
+    """R6, R8: an empty data_dir was the working folder, which a new container does not have."""
+    texts = [
+        f"{section}.{field}"
+        for section, one in Settings.model_fields.items()
+        for field, about in type(one.default).model_fields.items()
+        if about.annotation in (str, Path)
+    ]
+    assert len(texts) > 30
+    for name in texts:
+        with pytest.raises(InvalidSetting, match=name):
+            load_settings(flags=[Flag(name, "a\0b", "--set")], environment={}, folder=tmp_path)
+    environment = {"DOVETAIL_NODE_DATA_DIR": ""}
+    with pytest.raises(InvalidSetting, match=r"node\.data_dir = '' .* it is empty"):
+        load_settings(environment=environment, folder=tmp_path)
+
+
+def test_a_file_with_a_password_is_one_line_of_text(tmp_path: Path) -> None:
+    """R6: bytes that are no text ended in a traceback, and a device was read without an end."""
+    path = tmp_path / "password"
+    settings = SecuritySettings(admin_password_file=str(path))
+    for content in (b"\xff\n", b"\n"):
+        path.write_bytes(content)
+        with pytest.raises(InvalidSetting, match="password"):
+            settings.admin_password()
+    path.write_text("geheim-\u20ac\r\nmore\n")
+    assert settings.admin_password() == "geheim-\u20ac"
+    endless = SecuritySettings(admin_password_file="/dev/zero")
+    assert len(endless.admin_password() or "") < 10_000
 
 
 def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ _NAME = re.compile(
 )
 
 
+def belongs(name: str) -> bool:
+    """Whether a file of this name is part of a backup."""
+    return _NAME.fullmatch(name) is not None
+
+
 class Member(Struct, frozen=True):
     """A file of a backup."""
 
@@ -171,7 +176,7 @@ class Archive:
         if missing:
             raise Damaged(f"{self.path} has no {min(missing)!r}, which every backup has")
         for name in contents.files:
-            if _NAME.fullmatch(name) is None:
+            if not belongs(name):
                 raise Damaged(f"{self.path} holds {name[:100]!r}, which is not part of a backup")
         return contents
 

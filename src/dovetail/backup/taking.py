@@ -35,6 +35,7 @@ from dovetail.backup.archive import (
     Contents,
     Key,
     Member,
+    belongs,
     gave_up,
     head,
     padding,
@@ -143,6 +144,9 @@ class Backups:
         if self._source.timelines != "sqlite":
             return pinned
         for path in sorted((self._source.data_dir / "timelines").glob("*.sqlite")):
+            name = f"timelines/{path.name}"
+            if not belongs(name):  # A copy that an operator made is none of ours.
+                continue
             try:
                 connection = sqlite3.connect(
                     f"{path.absolute().as_uri()}?mode=ro",
@@ -158,7 +162,7 @@ class Backups:
                     continue
                 what = f"the timeline file {path.name} cannot be read: {error}"
                 raise Unavailable(what) from error
-            pinned[f"timelines/{path.name}"] = connection
+            pinned[name] = connection
         return pinned
 
     # The file

@@ -35,6 +35,8 @@ from dovetail.election.identifiers import NO_TERM, Incarnation, MemberName, Term
 ELECTIONS_KEPT = 20
 #: Writers whose last number is remembered: each start of a member is one.
 WRITERS_KEPT = 1_000
+#: A twin without a record for so many timeouts is gone. Two that take turns write several.
+TWIN_TIMEOUTS = 10
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -312,3 +314,41 @@ class LogState:
 def moment_of(wall_ms: int, now: Moment) -> Moment:
     """A stored wall time on the reader's monotonic clock; what lies in the future is now."""
     return Moment(wall_ms, now.monotonic_ms - max(0, now.wall_ms - wall_ms))
+
+
+class Twins:
+    """Another process that takes part under the name of this member.
+
+    Members differ by their endpoints alone. Two with one endpoint, such as that of a copied
+    configuration, do not see each other: each counts itself as the only one of its name, takes the
+    leadership from the other after every timeout, and finds nothing wrong. Terms keep that safe,
+    and it never ends.
+
+    A former life of this member may have left a record on its way, so one is no sign: a process
+    that goes on writing is. With COORDINATOR the name does not matter: the lease belongs to a life.
+    """
+
+    def __init__(self, name: MemberName, life: Incarnation, *, timeout_ms: float) -> None:
+        self._name, self._life = name, life
+        self._timeout_ms = timeout_ms
+        self._first_ms = self._last_ms = float("-inf")
+
+    def on_record(self, record: Record, *, now_ms: float) -> bool:
+        """A record was read, since this member started; whether it is the sign of a new twin."""
+        if not isinstance(record, Claim | Register | Report) or record.member != self._name:
+            return False
+        if record.incarnation == self._life:
+            return False
+
+        was_alive = self.alive(now_ms=now_ms)
+        if self._is_gone(now_ms):
+            self._first_ms = now_ms
+        self._last_ms = now_ms
+        return self.alive(now_ms=now_ms) and not was_alive
+
+    def alive(self, *, now_ms: float) -> bool:
+        """Whether there is one."""
+        return not self._is_gone(now_ms) and self._last_ms - self._first_ms >= self._timeout_ms
+
+    def _is_gone(self, now_ms: float) -> bool:
+        return now_ms - self._last_ms > TWIN_TIMEOUTS * self._timeout_ms

@@ -23,6 +23,8 @@ class MemberStatus:
     members: tuple[MemberName, ...]
     elections: tuple[PastElection, ...]
     failure: str | None = None
+    #: Whether another process takes part under the same name: the two take turns to lead.
+    has_twin: bool = False
 
 
 class Leadership:

@@ -30,7 +30,7 @@ from dovetail.election.bully import BullyElection
 from dovetail.election.campaign import Campaigner
 from dovetail.election.effects import Effect, Vote
 from dovetail.election.election import AppendOutcome, Election, Identity, Role, Times
-from dovetail.election.fold import Claim, Leave, Record, Register, Report
+from dovetail.election.fold import Claim, Leave, Record, Register, Report, Twins
 from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Position, Term
 from dovetail.election.leadership import Leadership, MemberStatus
 from dovetail.election.lease import LeaseElection
@@ -108,6 +108,7 @@ class ClusterMember:
         self._ended = False
         self._trimming = False
         self._reported: tuple[Role, Term, MemberName | None] | None = None
+        self._twins = Twins(name, self.me.incarnation, timeout_ms=times.timeout_ms)
 
     def _check_parts(self) -> None:
         if self.algorithm is Algorithm.MAJORITY and self._vote_file is None:
@@ -202,6 +203,7 @@ class ClusterMember:
             members=tuple(self.election.members(self._clock.monotonic_ms())),
             elections=tuple(state.elections),
             failure=None if self.failure is None else described(self.failure),
+            has_twin=self._twins.alive(now_ms=self._clock.monotonic_ms()),
         )
 
     # --- the machine --------------------------------------------------------------------------
@@ -375,11 +377,21 @@ class ClusterMember:
             return
         if isinstance(entry.record, Claim) and entry.counts:
             self.metrics.claims.inc()
+        if self.algorithm is not Algorithm.COORDINATOR:
+            self._look_for_twin(entry.record)
         self.do(lambda now: self.election.on_record(entry.record, counts=entry.counts, now_ms=now))
         long = self._shared_log.untrimmed_count > TRIM_RECORDS
         if long and self._leadership is not None and not self._trimming:
             self._trimming = True
             self._tasks.start(self._trim(), name="election/trim")
+
+    def _look_for_twin(self, record: Record) -> None:
+        if self._twins.on_record(record, now_ms=self._clock.monotonic_ms()):
+            _log.error(
+                "another process takes part under the name of this member; give each one an "
+                "endpoint_host_and_port of its own",
+                member=self.me.name,
+            )
 
     async def _register(self, position: Position | None, source: str | None) -> None:
         where = None if position is None else dict(position)

@@ -131,15 +131,16 @@ def decode_batches(text: str | None) -> list[Batch]:
 def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
     """First and length of each stretch of ids that follow each other."""
     runs: list[tuple[int, int]] = []
-    first, expected = 0, -1
+    first = length = 0
     for row_id in ids:
-        if row_id != expected:
-            if expected >= 0:
-                runs.append((first, expected - first))
+        if length and row_id != first + length:
+            runs.append((first, length))
+            length = 0
+        if not length:
             first = row_id
-        expected = row_id + 1
-    if expected >= 0:
-        runs.append((first, expected - first))
+        length += 1
+    if length:
+        runs.append((first, length))
     return runs
 
 

@@ -6,12 +6,14 @@ waits already. It loses its place in the order of its key, which is why a person
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.engine import Engine
 
 from dovetail.errors import InvalidInput, NotFound
 from dovetail.outbox.dialects import dialect_of
+from dovetail.outbox.reading import contents_of
 
 #: Ids that one statement names; the rest goes into the next.
 _IDS_MAX = 1000
@@ -95,13 +97,24 @@ def _select(
     with engine.connect() as connection:
         found = connection.execute(
             text(
-                f"SELECT id, topic, {d.key_column}, partition_key, headers, payload, message_id, "
-                f"{d.age_ms.format('failed_at')}, reason, attempts FROM kafka_dead_messages "
-                f"WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT :limit"
+                f"SELECT id, topic, {contents_of(d)}, {d.age_ms.format('failed_at')}, reason, "
+                f"attempts FROM kafka_dead_messages m WHERE {' AND '.join(conditions)} "
+                "ORDER BY id DESC LIMIT :limit"
             ),
             values,
         )
-        return [DeadMessage(*row) for row in found]
+        return [_read(*row) for row in found]
+
+
+def _read(*row: Any) -> DeadMessage:
+    number, topic, key, partition_key, headers, payload, message_id, *fate = row
+    return DeadMessage(
+        number, topic, key, partition_key, _text(headers), payload, _text(message_id) or "", *fate
+    )
+
+
+def _text(stored: str | bytes | None) -> str | None:
+    return stored.decode(errors="replace") if isinstance(stored, bytes) else stored
 
 
 def _chosen(connection: Connection, *, ids: Sequence[int] | None, topic: str | None) -> list[int]:

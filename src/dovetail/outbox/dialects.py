@@ -18,10 +18,13 @@ class Dialect:
     now: str
     before: str
     after: str
-    #: Milliseconds since the epoch of a column, and the age of a column in milliseconds.
+    #: Milliseconds since the epoch of a column, and the age of a column in milliseconds; 0 for what
+    #: is no time: one such row must not fail the statement that reads all.
     epoch_ms: str
     age_ms: str
     key_column: str
+    #: SQLite keeps text, and numbers, in any column: what it gives as the bytes of a column.
+    as_stored: str
     #: Whether several relays can share a topic; SQLite has one writer at a time anyway.
     shards: bool
     #: Where to look for topics that have messages.
@@ -39,9 +42,12 @@ POSTGRESQL = Dialect(
     now="clock_timestamp()",
     before="clock_timestamp() - {} * interval '1 millisecond'",
     after="clock_timestamp() + {} * interval '1 millisecond'",
-    epoch_ms="CAST(extract(epoch FROM {}) * 1000 AS bigint)",
-    age_ms="CAST(extract(epoch FROM clock_timestamp() - {}) * 1000 AS bigint)",
+    epoch_ms="CASE WHEN isfinite({0}) THEN greatest(0, CAST(extract(epoch FROM {0}) * 1000 "
+    "AS bigint)) WHEN {0} IS NOT NULL THEN 0 END",
+    age_ms="CASE WHEN isfinite({0}) THEN CAST(extract(epoch FROM clock_timestamp() - {0}) * 1000 "
+    "AS bigint) WHEN {0} IS NOT NULL THEN 0 END",
     key_column="key",
+    as_stored="{}",
     shards=True,
     pending_table="kafka_commits",
 )
@@ -50,9 +56,11 @@ MYSQL = Dialect(
     now="utc_timestamp(3)",
     before="utc_timestamp(3) - INTERVAL ({} * 1000) MICROSECOND",
     after="utc_timestamp(3) + INTERVAL ({} * 1000) MICROSECOND",
-    epoch_ms="timestampdiff(MICROSECOND, '1970-01-01 00:00:00', {}) DIV 1000",
+    epoch_ms="greatest(0, coalesce(timestampdiff(MICROSECOND, '1970-01-01 00:00:00', {}), 0) "
+    "DIV 1000)",
     age_ms="timestampdiff(MICROSECOND, {}, utc_timestamp(3)) DIV 1000",
     key_column="`key`",
+    as_stored="{}",
     shards=True,
     pending_table="kafka_messages",
 )
@@ -61,9 +69,10 @@ SQLITE = Dialect(
     now=f"strftime({_SQLITE_FORMAT}, 'now')",
     before=f"strftime({_SQLITE_FORMAT}, 'now', printf('%+.3f seconds', -{{}} / 1000.0))",
     after=f"strftime({_SQLITE_FORMAT}, 'now', printf('%+.3f seconds', {{}} / 1000.0))",
-    epoch_ms="CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER)",
+    epoch_ms="max(0, coalesce(CAST(round((julianday({}) - 2440587.5) * 86400000) AS INTEGER), 0))",
     age_ms="CAST(round((julianday('now') - julianday({})) * 86400000) AS INTEGER)",
     key_column="key",
+    as_stored="CAST({} AS BLOB)",
     shards=False,
     pending_table="kafka_messages",
 )

@@ -15,7 +15,6 @@ of the database).
 """
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -256,7 +255,7 @@ def headers_from_text(text: str | None) -> Headers:
         return ()
     try:
         return tuple(_header_from_json(item) for item in json.loads(text))
-    except (ValueError, TypeError, binascii.Error) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInput(f"headers are not a list of names and values: {error}") from error
 
 
@@ -266,6 +265,7 @@ def _header_from_json(item: Sequence[str | None]) -> tuple[str, bytes | None]:
         raise ValueError(f"{item!r} is not a name and a value")
     if coding not in ([], ["base64"]):
         raise ValueError(f"unknown coding {coding!r}")
+    name.encode()  # JSON can name half a character, which nothing encodes.
     if value is None:
         return name, None
     return name, base64.b64decode(value, validate=True) if coding else value.encode()

@@ -13,27 +13,33 @@ hold UTC. The poller does not see deletions.
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from hashlib import sha256
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Date,
+    DateTime,
     MetaData,
+    Select,
     Table,
     Text,
     and_,
+    cast,
     or_,
     select,
     text,
     type_coerce,
 )
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import DataError, NoSuchTableError
 
 from dovetail.errors import InvalidInput, NotFound
 from dovetail.outbox import publishing
@@ -47,6 +53,12 @@ ROWS_MAX = 1000
 
 #: Name of the column that carries a row's time beside the row.
 _MOMENT = "dovetail_moment"
+
+#: Before the name of a column that is read as text.
+_PLAIN = "dovetail_plain_"
+
+#: Longest name of a source in `kafka_poll_info`.
+NAME_CHARACTERS_MAX = 200
 
 #: Marks bytes in a stored cursor.
 _BYTES = "base64"
@@ -104,8 +116,15 @@ def source_of(
         None if updated_at is None else _column(found, updated_at),
         to_message or _as_json(topic, names[0]),
         delay_ms,
-        f"{kind}:{table}:{topic}",
+        _fitting(f"{kind}:{table}:{topic}"),
     )
+
+
+def _fitting(name: str) -> str:
+    """A name as long as its column."""
+    if len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    return f"{name[:150]}~{sha256(name.encode()).hexdigest()[:40]}"
 
 
 def advance(engine: Engine, source: Source, *, now: datetime | None = None) -> int:
@@ -117,6 +136,11 @@ def advance(engine: Engine, source: Source, *, now: datetime | None = None) -> i
             return 0
         publishing.insert(connection, [source.to_message(row) for row in rows])
         last = rows[-1]
+        if last[source.key.name] is None:
+            raise InvalidInput(
+                f"{source.key.name!r} is NULL in rows of {source.table.name!r}: nothing comes "
+                "behind them in order; name a unique column without NULL as the key"
+            )
         cursor = [_marked(last[source.key.name])]
         if source.updated_at is not None:
             cursor.insert(0, _marked(moments[-1]))
@@ -170,8 +194,7 @@ def _rows(
         query = select(source.table).limit(ROWS_MAX).order_by(key)
         if reached is not None:
             query = query.where(key > _typed(key, reached[0]))
-        found = [dict(row) for row in connection.execute(query).mappings()]
-        return found, []
+        return _read(connection, source, query), []
     moment = _comparable(connection, source.updated_at)
     until = now - timedelta(milliseconds=source.delay_ms)
     query = select(source.table, moment.label(_MOMENT)).limit(ROWS_MAX).order_by(moment, key)
@@ -179,8 +202,31 @@ def _rows(
     if reached is not None:
         since, last = _typed(moment, reached[0]), _typed(key, reached[1])
         query = query.where(or_(moment > since, and_(moment == since, key > last)))
-    found = [dict(row) for row in connection.execute(query).mappings()]
+    found = _read(connection, source, query)
     return found, [row.pop(_MOMENT) for row in found]
+
+
+def _read(connection: Connection, source: Source, query: Select[Any]) -> list[dict[str, Any]]:
+    """The rows; a time that Python does not have, such as PostgreSQL's infinity, as text."""
+    try:
+        return [dict(row) for row in connection.execute(query).mappings()]
+    except (DataError, ValueError):
+        pass
+    timed = [column for column in source.table.columns if isinstance(column.type, Date | DateTime)]
+    plain = query.add_columns(*(cast(c, Text).label(_PLAIN + c.name) for c in timed))
+    kept = [column for column in plain.selected_columns if column not in set(timed)]
+    rows = connection.execute(plain.with_only_columns(*kept)).mappings()
+    return [_timed(dict(row), timed) for row in rows]
+
+
+def _timed(row: dict[str, Any], columns: Sequence[Column[Any]]) -> dict[str, Any]:
+    for column in columns:
+        value = row.pop(_PLAIN + column.name)
+        try:
+            row[column.name] = value and column.type.python_type.fromisoformat(value)
+        except ValueError:
+            row[column.name] = value
+    return row
 
 
 def _now(connection: Connection) -> datetime:
@@ -230,6 +276,8 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, float) and not isfinite(value):
+        return str(Decimal(value))  # JSON has none of them; as those of exact types.
     return value
 
 

@@ -10,6 +10,7 @@ in one open transaction. SQLite has one writer, so its ids are in the order of c
 snapshot has to be held against writers.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, text
@@ -19,6 +20,9 @@ from dovetail.outbox.batch import Row
 from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import DatabaseDown, reason_of
 from dovetail.outbox.dialects import Dialect
+
+#: Below every id.
+_ID_MIN = -(2**63)
 
 
 class Pass(Protocol):
@@ -42,10 +46,31 @@ def open_pass(connection: Connection, claim: Claim, dialect: Dialect) -> Pass:
 def columns_of(dialect: Dialect) -> str:
     """The fields of a `Row`, of a table named m."""
     created = dialect.epoch_ms.format("m.created_at")
-    return (
-        f"m.id, m.{dialect.key_column}, m.partition_key, m.headers, m.payload, m.message_id, "
-        f"{created}"
-    )
+    return f"m.id, {contents_of(dialect)}, {created}"
+
+
+def contents_of(dialect: Dialect) -> str:
+    """Key, partition key, headers, payload and id of a message, of a table named m."""
+    names = (dialect.key_column, "partition_key", "headers", "payload", "message_id")
+    return ", ".join(dialect.as_stored.format(f"m.{name}") for name in names)
+
+
+def rows_of(found: Iterable[Sequence[Any]], dialect: Dialect) -> list[Row]:
+    """What was read of `columns_of`; headers that are no text are none that anybody can read."""
+    if dialect.name != "sqlite":
+        return list(map(Row._make, found))
+    return [
+        Row(
+            number,
+            key,
+            partition_key,
+            None if headers is None else headers.decode(errors="surrogateescape"),
+            payload,
+            message_id.decode(errors="replace"),
+            created_ms,
+        )
+        for number, key, partition_key, headers, payload, message_id, created_ms in found
+    ]
 
 
 def _values(claim: Claim) -> dict[str, Any]:
@@ -122,13 +147,15 @@ class PagePass:
 
     def __init__(self, connection: Connection, claim: Claim, dialect: Dialect) -> None:
         self._connection = connection
+        self._dialect = dialect
         self._keeps_snapshot = dialect.name != "sqlite"
         self._values = _values(claim)
         self._statement = text(
             f"SELECT {columns_of(dialect)} FROM kafka_messages m WHERE m.topic = :topic "
             f"AND m.id > :reached {_mine(claim)}ORDER BY m.id LIMIT :count"
         )
-        self._reached = 0
+        # Who gives ids by himself can give any.
+        self._reached = _ID_MIN
         self._ended = False
 
     def fetch(self, count: int) -> list[Row]:
@@ -138,7 +165,7 @@ class PagePass:
             found = self._connection.execute(
                 self._statement, {**self._values, "reached": self._reached, "count": count}
             )
-            rows = [Row(*row) for row in found]
+            rows = rows_of(found, self._dialect)
             if not self._keeps_snapshot:
                 self._connection.rollback()
         except DBAPIError as error:

@@ -34,7 +34,7 @@ from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import DatabaseDown, reason_of
 from dovetail.outbox.dialects import Dialect, dialect_of
 from dovetail.outbox.drain import Record
-from dovetail.outbox.reading import Pass, columns_of, open_pass
+from dovetail.outbox.reading import Pass, columns_of, open_pass, rows_of
 from dovetail.outbox.schema import WAIT_LOCK
 
 #: How the connection that passes read on works: PostgreSQL's begin their transactions themselves.
@@ -266,7 +266,7 @@ class Store:
                 ).bindparams(bindparam("ids", expanding=True)),
                 {"ids": list(ids)},
             )
-            return [Row(*row) for row in found]
+            return rows_of(found, self.dialect)
 
     def adopt(self) -> int:
         """PostgreSQL: gives a place to messages that came without one; returns how many lists.

@@ -111,24 +111,28 @@ def _config_path(
     if from_environment:
         return Path(from_environment), CONFIG_VARIABLE
     path = folder / CONFIG_PATH_DEFAULT if folder else CONFIG_PATH_DEFAULT
-    return (path if path.is_file() else None), "working folder"
+    # One that is there and cannot be read is not one that is missing: whoever put a link or a
+    # mounted folder there does not want the defaults.
+    return (path if os.path.lexists(path) else None), "working folder"
 
 
 def _from_file(path: Path, asked_by: str) -> dict[str, Given]:
     try:
         with path.open("rb") as file:
             content = file.read(CONFIG_BYTES_MAX + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # A name with NUL is none.
+        reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidSetting(
-            f"cannot read the settings file {path} (named by {asked_by}): {error.strerror}"
+            f"cannot read the settings file {path} (named by {asked_by}): {reason}"
         ) from error
     if len(content) > CONFIG_BYTES_MAX:
         raise InvalidSetting(
             f"{path} is larger than {CONFIG_BYTES_MAX} bytes; this is not a settings file"
         )
     try:
-        tables = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # Some editors begin each file with a mark of its encoding.
+        tables = tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # Also numbers and lists without end.
         raise InvalidSetting(f"{path} is not valid TOML: {error}") from error
 
     origin = Origin("file", str(path))

@@ -1,8 +1,16 @@
 """Types of settings: durations, sizes, ports, secrets; and what sections share."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.quantity import parse_bytes, parse_duration_ms
@@ -55,3 +63,14 @@ class Section(BaseModel):
     """One section: frozen, and refuses unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_text(cls, given: object, info: ValidationInfo) -> object:
+        """No name, address or path holds NUL; and an empty path, such as that of a variable which
+        an environment leaves empty, would be the working folder."""
+        if isinstance(given, str | Path) and "\0" in str(given):
+            raise ValueError("it holds NUL")
+        if given == "" and cls.model_fields[str(info.field_name)].annotation is Path:
+            raise ValueError("it is empty; name a path, or leave the setting out")
+        return given

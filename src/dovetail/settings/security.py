@@ -14,6 +14,9 @@ from dovetail.tls_files import TlsFiles, load_certificate
 #: In the order of preference.
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
+#: Longer than any password: a wrong file, such as a device, is not read to its end.
+_PASSWORD_LINE_MAX = 4_096
+
 
 class SecuritySettings(Section):
     """Who may connect, and what they may do."""
@@ -121,11 +124,12 @@ class SecuritySettings(Section):
         if not self.admin_password_file:
             return None
         try:
-            with Path(self.admin_password_file).open() as file:
-                password = file.readline().rstrip("\r\n")
-        except OSError as error:
+            with Path(self.admin_password_file).open(encoding="utf-8") as file:
+                password = file.readline(_PASSWORD_LINE_MAX).rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise InvalidSetting(
-                f"security.admin_password_file {self.admin_password_file}: {error.strerror}"
+                f"security.admin_password_file {self.admin_password_file}: {reason}"
             ) from error
         if not password:
             raise InvalidSetting(f"{self.admin_password_file} has no password in its first line")

@@ -201,6 +201,8 @@ class SharedStream:
         failing_s = 0.0 if failing is None else time.monotonic() - failing.since_s
 
         problems = self._supervisor.problems()
+        if status.has_twin:
+            problems.append(f"another process takes part as {status.name}")
         doing_its_part = status.failure is None and self._alive and known
         moves = max(held_s, failing_s) < HELD_S_MAX
         healthy = doing_its_part and moves and not problems

@@ -28,8 +28,6 @@ Condition = Callable[[Any], Any]
 
 #: Items of one result; more is a sign of a mistake, and would be one huge write.
 SPRAY_ITEMS_MAX = 100_000
-#: The same if the items are gathered: the ends of all of them go into one record.
-GATHER_ITEMS_MAX = 5_000
 
 
 class ConnectorOptions(TypedDict, total=False):

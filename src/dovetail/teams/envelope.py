@@ -2,7 +2,8 @@
 
     key      the job id, in UTF-8; equal ids share a partition, on which T4 depends. Bytes of a
              foreign key that are not UTF-8 are lone surrogates in the id (`surrogateescape`), so
-             every key has its own id and comes out unchanged
+             every key has its own id and comes out unchanged; one that would fill a record alone
+             counts as no key
     value    the payload, in the codec of the team that reads it
     headers  dovetail-parent      the job that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
@@ -19,7 +20,7 @@ which is the same whenever it is read.
 """
 
 from collections.abc import Iterable
-from typing import NewType
+from typing import NewType, TypeGuard
 
 import msgspec
 
@@ -37,6 +38,13 @@ TRACEPARENT = "traceparent"
 
 #: Ids are keys, kept in memory for the time to live; derived ids need room behind the parent's.
 JOB_ID_BYTES_MAX = 512
+#: A foreign key of more would leave no room for how its job ends: such a record has no name.
+KEY_BYTES_MAX = 1_000_000
+#: A longer header is not one of ours, and would be on every record that follows from the job.
+PARENT_BYTES_MAX = 16 * 1024
+TRACEPARENT_BYTES_MAX = 512
+#: Items of one job that are gathered: the ends of all of them go into one record.
+GATHER_ITEMS_MAX = 5_000
 
 Header = tuple[str, bytes]
 
@@ -138,7 +146,7 @@ class Item(msgspec.Struct, frozen=True):
         if len(parts) != 3 or not all(part.isdigit() and len(part) < 19 for part in parts):
             return None
         number, count, until_ms = map(int, parts)
-        return cls(base, number, count, until_ms) if number <= count else None
+        return cls(base, number, count, until_ms) if number <= count <= GATHER_ITEMS_MAX else None
 
 
 def job_of(
@@ -153,18 +161,23 @@ def job_of(
     if not headers:
         return Job(identity, payload)
     known = dict(headers)
-    parent = known.get(PARENT)
+    parent, trace = known.get(PARENT), known.get(TRACEPARENT)
     return Job(
         id=identity,
         payload=payload,
-        parent=id_of(parent) if parent else None,
+        parent=id_of(parent) if parent and len(parent) <= PARENT_BYTES_MAX else None,
         attempts=number_in(known.get(ATTEMPTS)),
         not_before_ms=number_in(known.get(NOT_BEFORE)),
-        traceparent=known.get(TRACEPARENT),
+        traceparent=None if trace is None or len(trace) > TRACEPARENT_BYTES_MAX else trace,
         since_ms=number_in(known.get(SINCE)),
         item=known.get(ITEM),
         foreign=tuple(one for one in known.items() if not _is_own(one[0])),
     )
+
+
+def is_name(key: bytes | None) -> TypeGuard[bytes]:
+    """Whether a record's key is the id of a job; its place is, otherwise."""
+    return key is not None and len(key) <= KEY_BYTES_MAX
 
 
 def _is_own(name: str) -> bool:

@@ -7,8 +7,9 @@
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
                   The job is tried again at that time; readers skip this record
 
-All are bounded: a reason or a traceback is cut, and left out where the payload fills a record. So a
-dead letter can always be written, whatever a function raised. Pure.
+All are bounded: a reason or a traceback is cut, and left out where the job fills a record. So a
+dead letter can always be written, whatever a function raised: where a job's record has room for
+nothing else, the letter is that record and no more. Pure.
 """
 
 from collections.abc import Iterable
@@ -19,12 +20,14 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import Refused
+from dovetail.foreign import TOPIC_CHARACTERS_MAX
 from dovetail.teams.codecs import Codec, codec_of
 from dovetail.teams.envelope import (
     ATTEMPTS,
     ITEM,
     NOT_BEFORE,
     SINCE,
+    TO,
     Header,
     Job,
     JobId,
@@ -44,6 +47,11 @@ REASON_CHARACTERS_MAX = 1_000
 TRACEBACK_CHARACTERS_MAX = 8_000
 #: Kafka's message.max.bytes is 1,048,588 for a batch; keys, headers and framing need the rest.
 RECORD_BYTES_MAX = 1_000_000
+_BATCH_BYTES_MAX = 1_048_588
+#: So much of a key and a parent's id always has room beside a payload.
+MARKS_BYTES_MAX = 24 * 1024
+#: What frames a batch of one record, and each of its headers, at most.
+_FRAME_BYTES, _HEADER_BYTES = 100, 8
 
 
 class FailureKind(StrEnum):
@@ -103,18 +111,36 @@ class DeadLetter:
     attempts: int
 
     def headers(self) -> list[Header]:
-        """The headers of its record."""
-        failure = self.failure.bounded()
-        found = [one for one in self.job.headers() if one[0] not in (ATTEMPTS, SINCE, ITEM)]
-        found += [
-            (ATTEMPTS, b"%d" % self.attempts),
-            (KIND, failure.kind.encode()),
-            (REASON, failure.reason.encode(errors="replace")),
-        ]
+        """The headers of its record, as far as they fit beside the job."""
+        failure, about = self.failure.bounded(), self._about()
+        if room_beside(self.job, about) < 0:
+            about = [(KIND, failure.kind.encode())]
+        room = room_beside(self.job, about)
+        if room < 0:
+            return []
+        about.append((REASON, failure.reason.encode(errors="replace")[:room]))
         trace = failure.traceback.encode(errors="replace")
-        if trace and len(self.job.payload) + len(trace) < RECORD_BYTES_MAX:
-            found.append((TRACEBACK, trace))
-        return found
+        small = len(self.job.payload) + len(trace) < RECORD_BYTES_MAX
+        if trace and small and len(trace) <= room_beside(self.job, about):
+            about.append((TRACEBACK, trace))
+        return about
+
+    def mark(self) -> list[Header]:
+        """The headers of the failure mark on the results topic, which has no payload."""
+        reason = self.failure.bounded().reason.encode(errors="replace")
+        return [*self._about(), (REASON, reason)]
+
+    def _about(self) -> list[Header]:
+        found = [one for one in self.job.headers() if one[0] not in (ATTEMPTS, SINCE, ITEM)]
+        return [*found, (ATTEMPTS, b"%d" % self.attempts), (KIND, self.failure.kind.encode())]
+
+
+def room_beside(job: Job, headers: Iterable[Header]) -> int:
+    """Bytes for one more header in the record of a job with these ones; negative if they do not
+    fit themselves."""
+    used = sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers)
+    beside = _FRAME_BYTES + len(REASON) + _HEADER_BYTES
+    return _BATCH_BYTES_MAX - beside - len(job.key) - len(job.payload) - used
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +161,12 @@ class Postponed:
             (KIND, POSTPONED),
             (REASON, reason),
         ]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the record of its next life, which says when and where it goes, can be stored."""
+        later = self.next_job(since_ms=self.not_before_ms).headers()
+        return room_beside(self.job, [*later, (TO, b"t" * TOPIC_CHARACTERS_MAX)]) >= 0
 
     def next_job(self, *, since_ms: int) -> Job:
         """The same job as it will come back, put off at a time."""

@@ -25,6 +25,7 @@ from dovetail.errors import (
     Exists,
     InvalidInput,
     NotFound,
+    StorageOut,
     TopicUnknown,
     Unavailable,
     Uncertain,
@@ -123,7 +124,8 @@ class RunningTimeline:
         """
         if self._ended is not None:
             raise self._ended
-        storage = self._context.health.storage
+        health, name = self._context.health, self.record.name
+        storage = health.storage_of(name)
         storage.admit()
 
         # The loop's own time stands still while it works, and counts milliseconds.
@@ -133,21 +135,24 @@ class RunningTimeline:
             found = await work(self._store)
             failed = False
             if op in _CHANGING:
+                health.on_stored(name)
                 self._changed()
             if op in _FREEING and (self._store.ordered or self.record.config.in_hand_max):
                 # What is done with may have made way for another message.
                 self.stored(self._now_ms())
         except DovetailError as error:
             failed = error.retriable
+            if isinstance(error, StorageOut) and self._ended is None:
+                health.on_out(name, str(error))
             raise
         except Exception as error:
             # Whoever waits is served again after a failure, and would not be after a defect.
-            _log.exception("the store met a defect", error, timeline=self.record.name, command=op)
+            _log.exception("the store met a defect", error, timeline=name, command=op)
             raise Uncertain(f"{op}: {error!r}; it may or may not have happened") from error
         finally:
             storage.on_outcome(good=not failed)
             took_s = perf_counter() - began_s
-            self._context.metrics.query(self.record.name, op, took_s, failed=failed)
+            self._context.metrics.query(name, op, took_s, failed=failed)
         return found
 
     def check_open(self) -> None:

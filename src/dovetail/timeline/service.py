@@ -101,7 +101,7 @@ class TimelineService:
         self._coordinator = coordinator
         self._leases = leases
         self.catalog = Catalog(coordinator, stores, node=node, leases=leases)
-        self.health = Health(jump_ms_max=drift_ms_max)
+        self.health = Health(jump_ms_max=drift_ms_max, one_store=stores.news is not None)
         self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
         self.metrics = TimelineMetrics(registry, tags)
         self._busyness = Busyness()
@@ -304,8 +304,7 @@ class TimelineService:
                     del self.timelines[name]
                     self._requests.forget(running)
                     # Closing a large file takes its time, and who deletes should not wait for it.
-                    self._start(partial(running.end, deleted=True))
-                    self.health.forget_timeline(name)
+                    self._start(partial(self._end, running))
                     self.metrics.forget(name)
                     _log.info("timeline ended here", timeline=name)
 
@@ -320,6 +319,11 @@ class TimelineService:
                     self.timelines[name].alter(record)
                     _log.info("timeline altered here", timeline=name)
             self.health.unopened = unopened
+
+    async def _end(self, running: RunningTimeline) -> None:
+        await running.end(deleted=True)
+        # Last: commands that were under way may still have failed.
+        self.health.forget_timeline(running.record.name)
 
     async def _open(self, record: TimelineRecord) -> str:
         """Why it could not be opened; empty if it was."""

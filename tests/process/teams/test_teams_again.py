@@ -189,6 +189,40 @@ def test_poison_is_on_the_topics_with_its_reason(node: RunningNode) -> None:
     assert "in mischief" in letters["1"][1]["dovetail-traceback"].decode()
 
 
+def test_a_record_that_fills_its_batch_stops_no_team(node: RunningNode) -> None:
+    """R3, T5: its dead letter, with the reason and a traceback, was too large for any topic."""
+
+    def work(job: str) -> str:
+        if len(job) > 1:
+            raise ValueError("y" * 1_000)
+        return job
+
+    pipeline = Pipeline(f"f{uuid.uuid4().hex[:8]}", Team("a", work, attempts=1))
+    create_topics(pipeline, node.bootstrap)
+    topics = pipeline.topics()
+    producer = Producer({"bootstrap.servers": node.bootstrap, "message.max.bytes": 2**21})
+    full = b'"%s"' % (b"x" * 1_048_400)
+    for key, value in (
+        (b"full", full),
+        (b"k" * 900_000, b'"%s"' % (b"x" * 148_000)),
+        (b"a", b'"a"'),
+    ):
+        producer.produce(topics.input, key=key, value=value, partition=0)
+    assert producer.flush(30) == 0
+    share = share_of(pipeline, "a", uuid.uuid4().hex)
+    attempt = attempt_at(node, share)
+    drive([attempt], lambda: committed(node, share) == 3)
+    leave(attempt)
+    results = {key[:4]: value for key, value, _ in read(node, topics.results)}
+    assert results == {b"full": None, b"kkkk": None, b"a": b'"a"'}
+    letters = {key[:4]: (len(value), told) for key, value, told in read(node, topics.dead)}
+    assert {key: size for key, (size, _) in letters.items()} == {
+        b"full": len(full),
+        b"kkkk": 148_002,
+    }
+    assert letters[b"kkkk"][1]["dovetail-kind"] == b"exception"
+
+
 def test_the_results_of_others_are_there_while_a_job_takes_long(node: RunningNode) -> None:
     """T14, F70: two jobs never end; all others of their partition have outcomes meanwhile."""
 

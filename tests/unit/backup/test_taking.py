@@ -159,6 +159,20 @@ async def test_what_is_written_while_it_is_sent_is_not_in_it(tmp_path: Path) -> 
     timeline.close()
 
 
+async def test_foreign_files_beside_timelines_keep_no_backup_from_being_whole(
+    tmp_path: Path,
+) -> None:
+    """R9: a copy that an operator left there made every backup one that cannot be restored."""
+    async with opened(tmp_path / "node") as world:
+        folder = world.folder / "timelines"
+        (folder / "0000000001 (1).sqlite").write_bytes((folder / "0000000001.sqlite").read_bytes())
+        (folder / "notes.sqlite").write_bytes(b"no database" * 1_000)
+        with Archive(await world.take(tmp_path / "backup")) as archive:
+            archive.check()
+            kept = [name for name in archive.contents.files if name.startswith("timelines/")]
+    assert kept == ["timelines/0000000001.sqlite"]
+
+
 async def test_a_node_that_stops_ends_its_backup_and_says_so(tmp_path: Path) -> None:
     """R9: the file says why it is not whole, and nothing is restored from it."""
     async with opened(tmp_path / "node") as world:

@@ -22,7 +22,8 @@ from dovetail.election import (
     VoteFile,
 )
 from dovetail.election.campaign import campaigner_of
-from dovetail.election.fold import Claim, Leave
+from dovetail.election.fold import Claim, Leave, Twins
+from dovetail.election.identifiers import Incarnation, Term
 from dovetail.errors import Fenced, InvalidSetting, Unavailable
 
 
@@ -134,6 +135,39 @@ async def test_a_member_that_comes_back_keeps_its_vote(tmp_path: Path) -> None:
         assert VoteFile(tmp_path / "vote-a").read().term == first
         async with cluster.member("a") as member:
             assert (await member.lead()).term > first
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.MAJORITY, Algorithm.BULLY])
+async def test_a_second_process_under_the_same_name_is_noticed(
+    tmp_path: Path, algorithm: Algorithm
+) -> None:
+    """S11, R5: two with one endpoint take turns to lead, and both found themselves well."""
+    async with MemoryCluster(tmp_path, algorithm=algorithm) as cluster:
+        alone = await cluster.start_member("a")
+        await alone.lead()
+        assert not alone.status().has_twin
+        stream = await cluster.start_stream("a")
+        await cluster.until(lambda: alone.status().has_twin and stream.member.status().has_twin)
+        healthy, facts = stream.health()
+        assert not healthy
+        assert facts["problems"] == ["another process takes part as a"]
+        assert alone.status().term > 1
+
+
+def test_a_record_of_a_former_life_is_no_twin() -> None:
+    """S11: it was on its way when its process died. A twin that is gone is forgotten."""
+    name, life = MemberName("a"), Incarnation("a2")
+    twins = Twins(name, life, timeout_ms=1_000)
+    late = Claim(Term(1), name, Incarnation("a1"))
+    for now_ms in (0.0, 5.0, 20_000.0, 20_900.0):
+        twins.on_record(late, now_ms=now_ms)
+        assert not twins.alive(now_ms=now_ms)
+    for record in (Claim(Term(2), name, life), Leave(name, late.incarnation)):
+        twins.on_record(record, now_ms=22_000.0)
+        assert not twins.alive(now_ms=22_000.0)
+    twins.on_record(late, now_ms=22_000.0)
+    assert twins.alive(now_ms=30_000.0)
+    assert not twins.alive(now_ms=33_000.0)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

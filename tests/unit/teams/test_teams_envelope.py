@@ -1,5 +1,6 @@
 """Jobs, outcomes and payloads on the wire."""
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import pyarrow as pa
@@ -8,16 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
+from dovetail.record_batch import NewRecord, build_batch
+from dovetail.teams import Pipeline, Team
 from dovetail.teams.codecs import Undecodable, Unencodable, codec_of
 from dovetail.teams.envelope import (
     JOB_ID_BYTES_MAX,
+    KEY_BYTES_MAX,
+    PARENT,
+    TO,
+    Header,
+    Item,
     Job,
     JobId,
     checked_id,
+    is_name,
     job_of,
     place_of,
 )
 from dovetail.teams.outcome import (
+    KIND,
     RECORD_BYTES_MAX,
     TRACEBACK_CHARACTERS_MAX,
     DeadLetter,
@@ -26,7 +36,12 @@ from dovetail.teams.outcome import (
     Postponed,
     outcome_of,
 )
+from dovetail.teams.tasks.gathers import WITHIN_MS_MAX, Groups
 from dovetail.teams.team import Policy
+from dovetail.teams.workers.worker_report import GivenJob, Outcomes
+
+#: What a topic takes in a batch, unless it is told otherwise.
+BATCH_BYTES = 1_048_588
 
 jobs = st.builds(
     Job,
@@ -120,6 +135,76 @@ def test_a_dead_letter_is_bounded_and_holds_the_job() -> None:
     assert len(read.failure.traceback) <= TRACEBACK_CHARACTERS_MAX + 4
     full = DeadLetter(Job(JobId("a"), b"x" * RECORD_BYTES_MAX), failure, 1)
     assert sum(len(value) for _, value in full.headers()) < 2_000
+
+
+def size_of(key: bytes, value: bytes | None, headers: Sequence[Header]) -> int:
+    return len(build_batch([NewRecord(2**41, key, value, list(headers))]))
+
+
+@pytest.mark.parametrize("below", [0, 30, 100, 500, 2_000, 12_000])
+@pytest.mark.parametrize("key_size", [1, 600_000, KEY_BYTES_MAX])
+def test_whatever_a_topic_takes_ends_on_topics_of_the_same_limit(below: int, key_size: int) -> None:
+    """R3, T5: a record that fills its batch, and whose function fails, stopped its team for good:
+    its dead letter, or its next life, was too large for a topic with Kafka's default limit."""
+    key, parent = b"k" * key_size, (PARENT, b"p" * 20)
+    room = BATCH_BYTES - below - size_of(key, b"", [parent]) - 4
+    payload = b"x" * room
+    assert BATCH_BYTES - 4 <= size_of(key, payload, [parent]) + below <= BATCH_BYTES
+    job = job_of(place="t-0-1", key=key, value=payload, headers=[parent])
+    assert job.key == key
+
+    failure = Failure(FailureKind.EXCEPTION, "\u20ac" * 5_000, "t" * 10**5)
+    letter = DeadLetter(job, failure, attempts=10**6)
+    assert size_of(key, payload, letter.headers()) <= BATCH_BYTES
+    assert (KIND, b"exception") in letter.headers() or below < 100
+    mark = [*letter.mark(), ("dovetail-partitions", b"t" * 10_000)]
+    assert size_of(key, None, mark) <= BATCH_BYTES
+
+    postponed = Postponed(job, "why", 2, 2**41)
+    life = [*postponed.next_job(since_ms=2**41).headers(), (TO, b"t" * 249)]
+    assert size_of(key, payload, life) <= BATCH_BYTES or not postponed.fits
+    assert postponed.fits or below < 2_000
+
+
+def test_marks_that_would_be_on_all_that_follows_are_bounded() -> None:
+    """R3: headers of a foreign producer come out on results and jobs of other teams."""
+    long = [(PARENT, b"p" * 20_000), ("traceparent", b"t" * 600), ("dovetail-attempts", b"1")]
+    job = job_of(place="t-0-1", key=b"k", value=b"", headers=long)
+    assert (job.parent, job.traceparent, job.attempts) == (None, None, 1)
+    assert not is_name(b"k" * (KEY_BYTES_MAX + 1))
+    assert not is_name(None)
+    assert is_name(b"")
+
+
+def test_a_result_is_measured_with_its_key() -> None:
+    """R3, T5: a long key comes out on every record that follows, a spray's with its parent's."""
+    scan, page = Team("scan", list), Team("page", str)
+    scan.spray_to(page)
+    outcomes = Outcomes(Pipeline("p", scan, page).stages()[0])
+
+    def given(key: bytes) -> GivenJob:
+        return GivenJob(0, 0, key, b"", None, False, 1, ())
+
+    outcomes.of(given(b"k" * 100), ["x" * 990_000])
+    with pytest.raises(InvalidInput, match="long keys"):
+        outcomes.of(given(b"k" * 600_000), ["x" * 500_000])
+    with pytest.raises(InvalidInput, match="long keys"):
+        outcomes.of(given(b"k" * KEY_BYTES_MAX), ["x"])
+
+
+@pytest.mark.parametrize("text", [b"0/5001/7", b"0/999999999999999999/7", b"5001/5001/7"])
+def test_an_item_of_more_than_can_be_gathered_is_none(text: bytes) -> None:
+    """R3: whoever may submit a job could forge one, and its gathering counted for ever."""
+    assert Item.parsed(b"a", text) is None
+    assert Item.parsed(b"a", b"0/5000/7") is not None
+
+
+def test_an_item_that_is_awaited_for_longer_than_any_gathering_is_left_out() -> None:
+    """R3: forged, it would have pinned the position of its gathering for good."""
+    for item, counts in ((Item(b"a", 0, 2, WITHIN_MS_MAX + 1_000), True), (None, False)):
+        assert Groups.counts(item, at_ms=1_000) == counts
+    assert not Groups.counts(Item(b"a", 0, 2, 10**17), at_ms=1_000)
+    assert not Groups.counts(Item(b"a", 0, 2, 999), at_ms=1_000)
 
 
 @pytest.mark.parametrize("name", ["json", "msgpack"])

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +15,12 @@ from tests.unit.timeline.test_fake import seen_by
 
 from dovetail.clock import SystemClock
 from dovetail.errors import (
+    DovetailError,
     Exists,
     InvalidInput,
     NotFound,
     ProtocolViolation,
+    StorageOut,
     Unavailable,
     Uncertain,
 )
@@ -55,6 +58,47 @@ async def test_a_defect_of_the_store_does_not_end_leasing(monkeypatch: pytest.Mo
         monkeypatch.undo()
         await d.advance("2m")
         assert [message.body for message in seen] == [b"x"]
+        assert d._service.report().condition is Condition.HEALTHY
+
+
+class Broken:
+    """A store that still reads, and whose file takes no commands."""
+
+    def __init__(self, inner: TimelineStore) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"insert", "lease", "trim"}:
+            return getattr(self.inner, name)
+
+        async def refuse(*args: object, **options: object) -> None:
+            raise StorageOut("takes no commands: a commit failed")
+
+        return refuse
+
+
+async def test_a_timeline_whose_file_is_broken_is_told_and_holds_up_no_other() -> None:
+    """B16, R5, R8: the store of one that failed had nine in ten commands of all others refused; and
+    without consumers nobody heard that it stores nothing any more."""
+    async with fake_dovetail(timelines=["bad", "good"]) as d:
+        bad = d._service.timelines["bad"]
+        inner, bad._store = bad._store, Broken(bad._store)  # type: ignore[assignment]
+
+        async def store() -> None:
+            with suppress(DovetailError):
+                await bad.use("insert", lambda s: s.insert([], buckets=[], now_ms=NOW_MS))
+
+        for _ in range(40):
+            await store()
+        await d.timeline("good").schedule(b"x")
+        assert d._service.report().of_all == [
+            "the store of 'bad' keeps failing",
+            "'bad' stores nothing any more: takes no commands: a commit failed",
+        ]
+
+        bad._store = inner
+        for _ in range(40):
+            await store()
         assert d._service.report().condition is Condition.HEALTHY
 
 

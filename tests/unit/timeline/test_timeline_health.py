@@ -146,6 +146,26 @@ def test_storage_that_fails_is_sampled_and_recovers() -> None:
     gate.admit()
 
 
+def test_a_store_of_its_own_fails_alone() -> None:
+    """B16, R8: the file of one timeline says nothing about those of others; a shared database
+    does."""
+    apart, together = Health(one_store=False), Health()
+    for health in (apart, together):
+        for _ in range(10):
+            health.storage_of("bad").on_outcome(good=False)
+    apart.storage_of("good").admit()
+    with pytest.raises(Unavailable, match="one operation in 10"):
+        apart.storage_of("bad").admit()
+    with pytest.raises(Unavailable, match="one operation in 10"):
+        together.storage_of("good").admit()
+    assert apart.report(now_ms=T).of_all == ["the store of 'bad' keeps failing"]
+    assert together.report(now_ms=T).of_all == ["the timeline store keeps failing"]
+    for health in (apart, together):
+        assert health.gauges(now_ms=T)[Degradation.STORAGE] == 1
+    apart.forget_timeline("bad")
+    assert apart.report(now_ms=T).condition is Condition.HEALTHY
+
+
 def test_a_few_failures_are_no_degradation() -> None:
     """B16: less than half, or too few to say."""
     gate = StorageGate()

@@ -29,8 +29,11 @@ from typing import Any, TypedDict
 from dovetail.teams.codecs import Codec, Undecodable, Unencodable
 from dovetail.teams.envelope import Item
 from dovetail.teams.outcome import RECORD_BYTES_MAX, FailureKind
+from dovetail.teams.team import BACKOFF_MS_MAX
 
 SLACK_MS = 2_000
+#: The longest time that a gathering waits.
+WITHIN_MS_MAX = BACKOFF_MS_MAX
 #: Results of open groups in memory; beyond that they are read again when their group is closed.
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 #: The kind of an item that had not ended in time.
@@ -100,8 +103,12 @@ class Groups:
 
     @staticmethod
     def counts(item: Item | None, *, at_ms: int) -> bool:
-        """Whether the end of an item, stored at a time, belongs to its group."""
-        return item is not None and at_ms <= item.until_ms
+        """Whether the end of an item, stored at a time, belongs to its group.
+
+        Whoever may submit jobs can forge items, but no group that keeps the position for ever.
+        """
+        latest_ms = at_ms + WITHIN_MS_MAX + SLACK_MS
+        return item is not None and at_ms <= item.until_ms <= latest_ms
 
     def add(self, offset: int, item: Item, end: End) -> Group | None:
         """One more end, or the opening, that counts; the group, if it is complete with it."""

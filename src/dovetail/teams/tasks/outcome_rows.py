@@ -28,7 +28,6 @@ from dovetail.teams.outcome import (
     KIND,
     POSTPONED,
     REASON,
-    TRACEBACK,
     DeadLetter,
     FailureKind,
     Postponed,
@@ -69,7 +68,7 @@ def outcome_row(
         # Empty and not absent: a failure mark has no value.
         value, headers = b"", ended.headers()
     else:
-        value, headers = None, [one for one in ended.headers() if one[0] != TRACEBACK]
+        value, headers = None, ended.mark()
     topics = _topics(stage, job, ended)
     if topics:
         text = " ".join(f"{topic}={counts[topic]}" for topic in topics)

@@ -11,7 +11,7 @@ import msgspec
 from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.spark.fetching import fetch
 from dovetail.spark.objects import Found, found_in
-from dovetail.teams.envelope import Identity, Job, job_of, place_of
+from dovetail.teams.envelope import Identity, Job, is_name, job_of, place_of
 from dovetail.teams.tasks.seen import Seen
 
 
@@ -73,15 +73,16 @@ def records_of(found: Iterable[Found], partition: Partition) -> list[Record]:
     topic, number = partition
     records = []
     for offset, at_ms, key, value, headers in found:
-        place = place_of(topic, number, offset) if key is None else ""
-        job = job_of(place=place, key=key, value=value, headers=headers)
-        records.append(Record(job, offset, at_ms, key is not None))
+        named = is_name(key)
+        place = "" if named else place_of(topic, number, offset)
+        job = job_of(place=place, key=key if named else None, value=value, headers=headers)
+        records.append(Record(job, offset, at_ms, named))
     return records
 
 
 def _identities(found: Iterable[Found]) -> tuple[list[Identity], list[int]]:
     """The identities and times of the records that have names; most are a key and no header."""
-    named = [(_identity(one.key, one), one.at_ms) for one in found if one.key is not None]
+    named = [(_identity(one.key, one), one.at_ms) for one in found if is_name(one.key)]
     return [identity for identity, _ in named], [at_ms for _, at_ms in named]
 
 

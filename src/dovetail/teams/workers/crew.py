@@ -477,7 +477,8 @@ def _without_result(job: Job, given_up: GivenUp) -> Ended:
     if given_up.rest_ms is None:
         return DeadLetter(job, given_up.failure, given_up.attempts)
     not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
-    return Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)
+    postponed = Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)
+    return postponed if postponed.fits else DeadLetter(job, given_up.failure, given_up.attempts)
 
 
 def memory_left() -> float:

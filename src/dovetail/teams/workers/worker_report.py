@@ -33,10 +33,10 @@ import msgspec
 
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable
-from dovetail.teams.connectors import GATHER_ITEMS_MAX, ConnectorKind, opening_of
-from dovetail.teams.envelope import id_of, key_of
+from dovetail.teams.connectors import ConnectorKind, opening_of
+from dovetail.teams.envelope import GATHER_ITEMS_MAX, id_of, key_of
 from dovetail.teams.graph import Stage
-from dovetail.teams.outcome import Failure, FailureKind, Reject
+from dovetail.teams.outcome import MARKS_BYTES_MAX, Failure, FailureKind, Reject
 
 LENGTH = struct.Struct("<I")
 #: At the head of the page: the number of the running job, and since when it runs.
@@ -201,7 +201,7 @@ class Outcomes:
 
     def of(self, job: GivenJob, result: Any) -> SizedReply:
         """The reply about a result. Raises what the user's code does, and `InvalidInput`."""
-        encoded = self._encoded(self._encode, result)
+        encoded = self._encoded(self._encode, result, len(job.key))
         size = len(encoded)
         forwards = []
         job_id = id_of(job.key)
@@ -216,10 +216,13 @@ class Outcomes:
                     f"the result has {len(made)} items; the limit of a spray that is gathered is "
                     f"{GATHER_ITEMS_MAX}"
                 )
+
             for forward in made:
-                payload = self._encoded(self._encoders[forward.target], forward.payload)
+                # Its record names its parent too.
+                key, encode = key_of(forward.id), self._encoders[forward.target]
+                payload = self._encoded(encode, forward.payload, len(key) + len(job.key))
                 item = forward.item if gathered else ""
-                about = (forward.target, key_of(forward.id), payload, forward.after_ms, item)
+                about = (forward.target, key, payload, forward.after_ms, item)
                 forwards.append(about)
                 size += len(payload)
             if gathered:
@@ -227,20 +230,22 @@ class Outcomes:
                 forwards.append((target, key, b"", 0, opening_of(len(made))))
         return (job.number, encoded, forwards), size
 
-    def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
+    def _encoded(self, encode: Callable[[Any], bytes], value: Any, named: int) -> bytes:
+        """For a record whose key and parent have so many bytes: long ones leave less room."""
+        size_max = self._size_max - max(0, named - MARKS_BYTES_MAX)
         if isinstance(value, str | bytes) and len(value) > _HOPELESS * self._size_max:
-            raise _TooLarge(len(value), self._size_max)
+            raise _TooLarge(len(value), size_max)
         data = encode(value)
-        if len(data) > self._size_max:
-            raise _TooLarge(len(data), self._size_max)
+        if len(data) > size_max:
+            raise _TooLarge(len(data), size_max)
         return data
 
 
 class _TooLarge(InvalidInput):
     def __init__(self, size: int, size_max: int) -> None:
         super().__init__(
-            f"the result has {size} bytes; the limit of this team is {size_max} "
-            "(result_bytes_max). Store it elsewhere and return a reference to it"
+            f"the result has {size} bytes; the limit is {max(0, size_max)} (result_bytes_max of "
+            "the team, less for long keys). Store it elsewhere and return a reference to it"
         )
 
 

@@ -4,8 +4,10 @@
     DRIFT         our clock is wrong (`drift`), or has    no pushes, no upkeep, no dated writes
                   just jumped
     STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest are
-                                                          refused at once
+                                                          refused at once; of that timeline alone,
+                                                          where each has a file of its own
                   a timeline cannot be opened             its requests are refused; tried again
+                  its file takes no commands any more     its requests are refused, until a restart
     PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
                   our own lease did
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
@@ -203,13 +205,19 @@ class Report:
 class Health:
     """All that is wrong at the moment."""
 
-    def __init__(self, *, jump_ms_max: int = 1_000) -> None:
-        """`jump_ms_max`: how far our clock may move beside the time that passes."""
+    def __init__(self, *, jump_ms_max: int = 1_000, one_store: bool = True) -> None:
+        """`jump_ms_max`: how far our clock may move beside the time that passes; `one_store`:
+        whether all timelines are in one store, and fail with it."""
         self._jump_ms_max = jump_ms_max
         self._shift_ms: float | None = None
         #: Set by a jump of our clock, until it was compared with the others'.
         self.jumped = False
         self.storage = StorageGate()
+        self._one_store = one_store
+        #: Of timelines with a store each.
+        self._stores: dict[str, StorageGate] = {}
+        #: Timelines whose store has taken itself out, and what it says.
+        self._out: dict[str, str] = {}
         self.peers = PeerWatch()
         self.drift_reason = ""
         self.inactive = False
@@ -222,6 +230,18 @@ class Health:
         #: Timelines that are there and cannot be opened here, with the reason.
         self.unopened: Mapping[str, str] = {}
 
+    def storage_of(self, timeline: str) -> StorageGate:
+        """The gate of a timeline's store."""
+        return self.storage if self._one_store else self._stores.setdefault(timeline, StorageGate())
+
+    def on_out(self, timeline: str, why: str) -> None:
+        """Its store takes no commands any more; it may still be read."""
+        self._out[timeline] = why
+
+    def on_stored(self, timeline: str) -> None:
+        """Its store has taken a command that changes something."""
+        self._out.pop(timeline, None)
+
     def on_lease(self, timeline: str, *, good: bool) -> None:
         """The store was asked for messages. Other commands may well succeed meanwhile."""
         if good:
@@ -231,6 +251,9 @@ class Health:
 
     def _stuck(self) -> list[str]:
         return sorted(name for name, count in self._unleased.items() if count >= _UNLEASED_MAX)
+
+    def _failing(self) -> list[str]:
+        return sorted(name for name, gate in self._stores.items() if gate.failing)
 
     def consumers(self, timeline: str) -> Gate:
         """The gate of a timeline's consumers."""
@@ -248,6 +271,8 @@ class Health:
 
     def forget_timeline(self, timeline: str) -> None:
         self._timelines.pop(timeline, None)
+        self._stores.pop(timeline, None)
+        self._out.pop(timeline, None)
         self._busy.pop(timeline, None)
         self._unleased.pop(timeline, None)
 
@@ -282,9 +307,11 @@ class Health:
         """How many of each there are, for the metric."""
         return {
             Degradation.DRIFT: int(bool(self.drift_reason)),
-            Degradation.STORAGE: sum(
-                (self.storage.failing, len(self._stuck()), len(self.unopened))
-            ),
+            Degradation.STORAGE: int(self.storage.failing)
+            + len(self._failing())
+            + len(self._stuck())
+            + len(self._out)
+            + len(self.unopened),
             Degradation.PARTITION: int(self.peers.parted(now_ms)),
             Degradation.CONSUMERS: _closed(self._timelines, now_ms) + len(self._busy),
             Degradation.PRODUCER: _closed(self._producers, now_ms),
@@ -299,6 +326,10 @@ class Health:
             reasons.append((Degradation.DRIFT, self.drift_reason))
         if self.storage.failing:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
+        for name in self._failing():
+            reasons.append((Degradation.STORAGE, f"the store of {name!r} keeps failing"))
+        for name, why in sorted(self._out.items()):
+            reasons.append((Degradation.STORAGE, f"{name!r} stores nothing any more: {why}"))
         for name in self._stuck():
             reasons.append((Degradation.STORAGE, f"the store leases nothing of {name!r}"))
         for name, why in sorted(self.unopened.items()):
