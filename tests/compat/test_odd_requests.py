@@ -269,6 +269,74 @@ def test_acknowledgements_that_cannot_be_leave_the_session(
         assert row.error_code == code, (first, last, kind)
 
 
+def share_reader(client: RawClient, topic: str, group: str) -> Callable[[int], list[Any]]:
+    """A new member of a share group; the argument is the epoch of its session."""
+    (known,) = client.ask(m.MetadataRequest(topics=(m.MetadataRequestTopic(name=topic),))).topics
+    member = str(uuid.uuid4())
+    joins = {"member_epoch": 0, "subscribed_topic_names": (topic,)}
+    join = m.ShareGroupHeartbeatRequest(group_id=group, member_id=member, **joins)
+    assert asked(client, join).error_code == ErrorCode.NONE
+
+    def fetch(epoch: int) -> list[Any]:
+        rows = (m.ShareFetchRequestPartition(partition_index=0),)
+        named = (m.ShareFetchRequestTopic(topic_id=known.topic_id, partitions=rows),)
+        request = m.ShareFetchRequest(
+            group_id=group,
+            member_id=member,
+            share_session_epoch=epoch,
+            max_wait_ms=500 if epoch >= 0 else 0,
+            min_bytes=1,
+            max_records=9,
+            batch_size=9,
+            topics=named if epoch == 0 else (),
+            forgotten_topics_data=(),
+        )
+        answer = asked(client, request)
+        assert answer.error_code == ErrorCode.NONE
+        rows = [row for one in answer.responses for row in one.partitions]
+        return [(a.first_offset, a.delivery_count) for row in rows for a in row.acquired_records]
+
+    return fetch
+
+
+def test_a_member_that_ends_gives_back_what_it_has(
+    raw: RawClient,
+    bootstrap: str,
+    topic_maker: TopicMaker,
+    new_name: Callable[[], str],
+) -> None:
+    """K10: by closing its session or by losing its connection, at once and not when its lock ends.
+    The delivery counts: a record on which every member fails is given up."""
+    topic, group = topic_maker(), new_name()
+    earliest = m.IncrementalAlterConfigsRequestConfig(
+        name="share.auto.offset.reset", config_operation=0, value="earliest"
+    )
+    own = m.IncrementalAlterConfigsRequestResource(
+        resource_type=32, resource_name=group, configs=(earliest,)
+    )
+    raw.ask(m.IncrementalAlterConfigsRequest(resources=(own,), validate_only=False))
+    data = m.ProduceRequestPartition(index=0, records=build_batch([NewRecord(1, None, b"v")]))
+    to = m.ProduceRequestTopic(name=topic, partition_data=(data,))
+    write = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(to,))
+    row = asked_for_row(raw, write, 11, lambda a: a.responses[0].partition_responses[0])
+    assert row is ErrorCode.NONE
+
+    begun = time.monotonic()
+    for delivery in range(1, 6):
+        with RawClient(bootstrap) as client:
+            fetch = share_reader(client, topic, group)
+            epoch, found = 0, fetch(0)
+            while not found:
+                assert time.monotonic() < begun + 25, f"delivery {delivery}"  # A lock has 30 s.
+                epoch += 1
+                found = fetch(epoch)
+            assert found == [(0, delivery)]
+            if delivery % 2:
+                assert fetch(-1) == []
+    fetch = share_reader(raw, topic, group)
+    assert fetch(0) == fetch(1) == []
+
+
 def test_a_topic_is_deleted_by_its_name_or_by_its_id(
     raw: RawClient, topic_maker: TopicMaker
 ) -> None:
