@@ -1,5 +1,8 @@
 """The tables of docs/kafka.md, from the code: every request with its versions, every setting.
 
+What Kafka has, the tables here and in the code say; `tests/compat/test_kafka_names.py` asks a real
+Kafka whether that is so.
+
 `python -m tests.kafka_reference --write` writes them; a test fails when they are not up to date.
 """
 
@@ -8,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dovetail.kafka.codec.apis import SUPPORTED
+from dovetail.kafka.handlers.broker_settings import BROKER_SETTINGS
+from dovetail.log.groups.types import ConsumerLimits
+from dovetail.log.share.group_settings import CONSUMER_SETTINGS, IDLE_SETTINGS, SETTINGS
+from dovetail.log.share.types import ShareSettings
 from dovetail.log.topic_settings import CONFIG_KEYS, NO_LIMIT, ConfigKey
 
 DOC = Path(__file__).parent.parent / "docs" / "kafka.md"
@@ -121,6 +128,29 @@ def settings() -> Iterator[str]:
                 )
 
 
+def group_settings() -> Iterator[str]:
+    """A table of the settings that a group can have of its own."""
+    yield "| setting | values | default | what it does here |\n|---|---|---|---|\n"
+    for of, defaults in (
+        (CONSUMER_SETTINGS, ConsumerLimits()),
+        (SETTINGS, ShareSettings()),
+        (IDLE_SETTINGS, None),
+    ):
+        for name, one in sorted(of.items()):
+            shown = f"`{one.show(defaults)}`" if one.show(defaults) else "(empty)"
+            yield f"| `{name}` | {one.values} | {shown} | {one.doc} |\n"
+
+
+def broker_settings() -> Iterator[str]:
+    """A table of Kafka's settings of a broker that a broker here shows."""
+    yield "| setting | what it shows |\n|---|---|\n"
+    topics = {key.broker: f"the default of `{key.name}`" for key in CONFIG_KEYS.values()}
+    topics.pop("", None)
+    shown = topics | {name: one.doc for name, one in BROKER_SETTINGS.items()}
+    for name, doc in sorted(shown.items()):
+        yield f"| `{name}` | {doc} |\n"
+
+
 def _default(key: ConfigKey) -> str:
     if key.default is None:
         return "the node's"
@@ -131,7 +161,13 @@ def _wide(text: str) -> str:
     return text.replace(NO_LIMIT, "2^63-1").replace(str(-int(NO_LIMIT) - 1), "-2^63")
 
 
-PARTS = {"requests": requests, "absent": absent, "settings": settings}
+PARTS = {
+    "requests": requests,
+    "absent": absent,
+    "settings": settings,
+    "group-settings": group_settings,
+    "broker-settings": broker_settings,
+}
 
 
 def page(text: str) -> str:

@@ -15,6 +15,13 @@ from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.record_batch import encode_batch
 
+_WAIT_S = 60.0
+_LATER = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
 
 @pytest.fixture
 def raw(bootstrap: str) -> Iterator[RawClient]:
@@ -101,6 +108,43 @@ def test_settings_say_where_they_come_from(
         "share.record.lock.duration.ms",
     }
     assert described(4, "", "num.partitions")["num.partitions"].value == "1"
+
+
+def test_a_group_has_its_own_interval(raw: RawClient, new_name: Callable[[], str]) -> None:
+    """K9, K12: `consumer.heartbeat.interval.ms` of one group, which its members are told with the
+    next heartbeat; others keep the broker's. Green on Apache Kafka 4.3 too."""
+    names = [new_name(), new_name()]
+
+    def intervals() -> list[int]:
+        found = []
+        for name in names:
+            joins = {"rebalance_timeout_ms": 5000, "topic_partitions": ()}
+            beat = m.ConsumerGroupHeartbeatRequest(
+                group_id=name,
+                member_id="a",
+                member_epoch=0,
+                subscribed_topic_names=("t",),
+                **joins,  # type: ignore[arg-type]
+            )
+            deadline = time.monotonic() + _WAIT_S
+            while (answer := raw.ask(beat)).error_code in _LATER:
+                assert time.monotonic() < deadline, answer
+            assert answer.error_code == ErrorCode.NONE, answer
+            found.append(answer.heartbeat_interval_ms)
+        return found
+
+    before = intervals()
+    own = m.IncrementalAlterConfigsRequestConfig(
+        name="consumer.heartbeat.interval.ms", config_operation=0, value="7000"
+    )
+    resource = m.IncrementalAlterConfigsRequestResource(
+        resource_type=32, resource_name=names[0], configs=(own,)
+    )
+    altered = raw.ask(m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
+    assert altered.responses[0].error_code == ErrorCode.NONE, altered
+    deadline = time.monotonic() + _WAIT_S
+    while (after := intervals()) != [7000, before[1]]:
+        assert time.monotonic() < deadline, after
 
 
 def test_partitions_are_described_page_by_page(raw: RawClient, topic_maker: TopicMaker) -> None:

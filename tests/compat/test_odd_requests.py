@@ -11,6 +11,7 @@ from tests.compat.server import TopicMaker
 
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.record_batch import TRANSACTIONAL, NewRecord, build_batch
 
 WAIT_S = 60.0
 _LATER = {
@@ -18,6 +19,7 @@ _LATER = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
 
 
@@ -37,6 +39,17 @@ def asked(client: RawClient, request: Any, version: int | None = None) -> Any:
         if answer.error_code not in _LATER or time.monotonic() > deadline:
             return answer
         time.sleep(0.05)
+
+
+def asked_for_row(
+    client: RawClient, request: Any, version: int | None, row: Callable[[Any], Any]
+) -> ErrorCode:
+    """The code of one row, when it is not to come again."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        code = ErrorCode(row(client.ask(request, version)).error_code)
+        if code not in _LATER or time.monotonic() > deadline:
+            return code
 
 
 _JOINS = {"rebalance_timeout_ms": 5000, "topic_partitions": (), "subscribed_topic_names": ("t",)}
@@ -147,11 +160,59 @@ def test_positions_of_a_producer_that_is_another(
         producer_epoch=own.producer_epoch,
         topics=(m.TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
     )
-    deadline = time.monotonic() + WAIT_S
-    code = None
-    while code in {None, *_LATER} and time.monotonic() < deadline:
-        code = ErrorCode(raw.ask(request).topics[0].partitions[0].error_code)
-    assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    found = asked_for_row(raw, request, None, lambda a: a.topics[0].partitions[0])
+    assert found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(3, ErrorCode.INVALID_TXN_STATE), (4, ErrorCode.TRANSACTION_ABORTABLE)],
+)
+def test_positions_of_a_group_that_is_not_part(
+    raw: RawClient,
+    topic_maker: TopicMaker,
+    new_name: Callable[[], str],
+    version: int,
+    code: ErrorCode,
+) -> None:
+    """K8, F88: who knows that it can abort is told to do so."""
+    topic, name = topic_maker(), new_name()
+    own = begin(raw, name)
+    position = m.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=3, committed_metadata=None
+    )
+    request = m.TxnOffsetCommitRequest(
+        transactional_id=name,
+        group_id=new_name(),
+        producer_id=own.producer_id,
+        producer_epoch=own.producer_epoch,
+        topics=(m.TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
+    )
+    assert asked_for_row(raw, request, version, lambda a: a.topics[0].partitions[0]) is code
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_batch_of_a_producer_that_is_another(
+    raw: RawClient, topic_maker: TopicMaker, new_name: Callable[[], str], version: int
+) -> None:
+    """K8, F88: to abort would not help it: the transactional id is somebody else's, or nobody's."""
+    own = begin(raw, new_name())
+    batch = build_batch(
+        [NewRecord(1, None, b"v")],
+        producer_id=own.producer_id,
+        producer_epoch=own.producer_epoch,
+        sequence=0,
+        attributes=TRANSACTIONAL,
+    )
+    data = m.ProduceRequestPartition(index=0, records=batch)
+    request = m.ProduceRequest(
+        transactional_id=new_name(),
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=(m.ProduceRequestTopic(name=topic_maker(), partition_data=(data,)),),
+    )
+    found = asked_for_row(raw, request, version, lambda a: a.responses[0].partition_responses[0])
+    assert found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_acknowledgements_that_cannot_be_leave_the_session(
@@ -206,6 +267,74 @@ def test_acknowledgements_that_cannot_be_leave_the_session(
         assert answer.error_code == ErrorCode.NONE, (first, last, kind)
         (row,) = answer.responses[0].partitions
         assert row.error_code == code, (first, last, kind)
+
+
+def share_reader(client: RawClient, topic: str, group: str) -> Callable[[int], list[Any]]:
+    """A new member of a share group; the argument is the epoch of its session."""
+    (known,) = client.ask(m.MetadataRequest(topics=(m.MetadataRequestTopic(name=topic),))).topics
+    member = str(uuid.uuid4())
+    joins = {"member_epoch": 0, "subscribed_topic_names": (topic,)}
+    join = m.ShareGroupHeartbeatRequest(group_id=group, member_id=member, **joins)
+    assert asked(client, join).error_code == ErrorCode.NONE
+
+    def fetch(epoch: int) -> list[Any]:
+        rows = (m.ShareFetchRequestPartition(partition_index=0),)
+        named = (m.ShareFetchRequestTopic(topic_id=known.topic_id, partitions=rows),)
+        request = m.ShareFetchRequest(
+            group_id=group,
+            member_id=member,
+            share_session_epoch=epoch,
+            max_wait_ms=500 if epoch >= 0 else 0,
+            min_bytes=1,
+            max_records=9,
+            batch_size=9,
+            topics=named if epoch == 0 else (),
+            forgotten_topics_data=(),
+        )
+        answer = asked(client, request)
+        assert answer.error_code == ErrorCode.NONE
+        rows = [row for one in answer.responses for row in one.partitions]
+        return [(a.first_offset, a.delivery_count) for row in rows for a in row.acquired_records]
+
+    return fetch
+
+
+def test_a_member_that_ends_gives_back_what_it_has(
+    raw: RawClient,
+    bootstrap: str,
+    topic_maker: TopicMaker,
+    new_name: Callable[[], str],
+) -> None:
+    """K10: by closing its session or by losing its connection, at once and not when its lock ends.
+    The delivery counts: a record on which every member fails is given up."""
+    topic, group = topic_maker(), new_name()
+    earliest = m.IncrementalAlterConfigsRequestConfig(
+        name="share.auto.offset.reset", config_operation=0, value="earliest"
+    )
+    own = m.IncrementalAlterConfigsRequestResource(
+        resource_type=32, resource_name=group, configs=(earliest,)
+    )
+    raw.ask(m.IncrementalAlterConfigsRequest(resources=(own,), validate_only=False))
+    data = m.ProduceRequestPartition(index=0, records=build_batch([NewRecord(1, None, b"v")]))
+    to = m.ProduceRequestTopic(name=topic, partition_data=(data,))
+    write = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(to,))
+    row = asked_for_row(raw, write, 11, lambda a: a.responses[0].partition_responses[0])
+    assert row is ErrorCode.NONE
+
+    begun = time.monotonic()
+    for delivery in range(1, 6):
+        with RawClient(bootstrap) as client:
+            fetch = share_reader(client, topic, group)
+            epoch, found = 0, fetch(0)
+            while not found:
+                assert time.monotonic() < begun + 25, f"delivery {delivery}"  # A lock has 30 s.
+                epoch += 1
+                found = fetch(epoch)
+            assert found == [(0, delivery)]
+            if delivery % 2:
+                assert fetch(-1) == []
+    fetch = share_reader(raw, topic, group)
+    assert fetch(0) == fetch(1) == []
 
 
 def test_a_topic_is_deleted_by_its_name_or_by_its_id(

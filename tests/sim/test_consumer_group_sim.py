@@ -31,6 +31,7 @@ from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
     ConsumerAnswer,
+    ConsumerLimits,
     Generation,
     GroupError,
     GroupId,
@@ -46,9 +47,7 @@ from dovetail.log.groups.types import (
     SyncRequest,
 )
 
-SETTINGS = GroupSettings(
-    session_timeout_ms_min=100, consumer_session_timeout_ms=1000, consumer_heartbeat_interval_ms=100
-)
+SETTINGS = GroupSettings(session_timeout_ms_min=100, consumer=ConsumerLimits(100, 1000))
 REBALANCE_MS = 600
 STEPS = 250
 #: The last change is noticed, what is surplus is given up, and then it is free for the others;

@@ -112,8 +112,10 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def admitted_after_its_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the coordinator said holds, also if the transaction has ended since."""
 
-    def admit(self: Any, producer_id: int, epoch: int, number: int) -> None:
-        self._admitted[producer_id] = epoch
+    def admit(
+        self: Any, producer_id: int, epoch: int, number: int, *, from_zero: bool = False
+    ) -> None:
+        self._admitted[producer_id] = (epoch, from_zero)
 
     monkeypatch.setattr(ProducerTable, "admit", admit)
     monkeypatch.setattr(Endings, "over", lambda self, of: False)

@@ -7,6 +7,7 @@ epoch and the last five batches (a client keeps at most five in flight):
     batch is one of the last five                  duplicate: answered with its old offset
     first sequence follows the last one            new (in a higher epoch 0 follows)
     ahead, and nothing heard of it under this term Unavailable, for a while
+    producer not known, its transaction of KIP-890 SequenceGap unless it is the first, 0
     producer not known (expired, or trimmed)       new
     the same, and its id is shared                 new, or Unavailable if there are too many of them
     otherwise                                      SequenceGap
@@ -135,8 +136,8 @@ class ProducerTable:
         self._open = dict(open_transactions or {})
         #: Of transactions whose marker may not be confirmed: its offset, and the first offset.
         self._ending: deque[tuple[int, int]] = deque()
-        #: Producers that may begin a transaction, and under which epoch.
-        self._admitted: dict[int, int] = {}
+        #: Producers that may begin a transaction, under which epoch, and whether at number 0.
+        self._admitted: dict[int, tuple[int, bool]] = {}
         #: Producers who have stored something under this term, and until when that matters; None
         #: when it does not.
         self._heard: set[int] = set()
@@ -192,10 +193,10 @@ class ProducerTable:
             f"producer {header.producer_id} sends sequence {header.base_sequence}, "
             f"expected {expected}"
         )
-        ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
+        ahead = is_ahead(header.base_sequence, of=expected)
         if ahead and self._in_order_until_ms is not None and header.producer_id not in self._heard:
             raise Unavailable(f"{gap}; the partition's owner changed: send again, in order")
-        if known is None:
+        if known is None and not self._admitted.get(header.producer_id, (0, False))[1]:
             return None
         raise SequenceGap(gap)
 
@@ -221,7 +222,7 @@ class ProducerTable:
                 raise TransactionRefused(
                     f"producer {producer_id} sent a batch outside its open transaction"
                 )
-        elif epoch != (self._admitted.get(producer_id) if opened is None else opened.epoch):
+        elif epoch != (self._admitted_under(producer_id) if opened is None else opened.epoch):
             raise Unavailable(
                 f"producer {producer_id}, epoch {epoch}: the coordinator must verify its "
                 "transaction first"
@@ -307,8 +308,14 @@ class ProducerTable:
         opened = self._open.get(producer_id)
         return opened is not None and opened.epoch == epoch
 
-    def admit(self, producer_id: int, epoch: int, number: int) -> None:
+    def _admitted_under(self, producer_id: int) -> int | None:
+        epoch, _ = self._admitted.get(producer_id, (None, False))
+        return epoch
+
+    def admit(self, producer_id: int, epoch: int, number: int, *, from_zero: bool = False) -> None:
         """The coordinator says that this transaction goes on; its first batch may come.
+
+        `from_zero`: it has an epoch of its own (KIP-890), so its first sequence number is 0.
 
         Raises `TransactionRefused` if it has ended here meanwhile.
         """
@@ -318,7 +325,7 @@ class ProducerTable:
                 f"transaction {number} of producer {producer_id} has ended; the last one is "
                 f"{known.ended}"
             )
-        self._admitted[producer_id] = epoch
+        self._admitted[producer_id] = (epoch, from_zero)
 
     @property
     def lowest_open(self) -> int | None:
@@ -380,6 +387,11 @@ def _known_marker(known: Producer, marker: Marker) -> int | None:
             f"{known.coordinator_epoch}"
         )
     return None
+
+
+def is_ahead(sequence: int, *, of: int) -> bool:
+    """Whether a sequence number comes later; they begin again at 2^31."""
+    return 0 < (sequence - of) % _SEQUENCE_END < _SEQUENCE_END // 2
 
 
 def _sequence_last(header: BatchHeader) -> int:

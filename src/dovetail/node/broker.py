@@ -25,7 +25,7 @@ from dovetail.log.compaction.compactor import CompactionSettings, Compactor
 from dovetail.log.ends.held import HeldEnds
 from dovetail.log.ends.seen import SeenEnds
 from dovetail.log.groups.registry import GroupRegistry
-from dovetail.log.groups.types import GroupSettings
+from dovetail.log.groups.types import ConsumerLimits, GroupSettings
 from dovetail.log.peers import Peers
 from dovetail.log.service import Log
 from dovetail.log.share.group_settings import GroupSettingsTable
@@ -103,15 +103,17 @@ class Broker:
         self.due = DueTopics(self.log, clock)
         self.compactor = Compactor(clock=clock, settings=_compaction_settings(settings.log))
         self._quotas = Quotas(coordinator, clock.monotonic_ms)
-        self._group_settings = GroupSettingsTable(coordinator, _share_settings(settings))
+        limits = _group_settings(settings)
+        self._group_settings = GroupSettingsTable(coordinator, limits.share, limits.consumer)
         self.groups = GroupRegistry(
             self.log,
             clock,
-            _group_settings(settings),
+            limits,
             partitions=settings.groups.partitions,
             topics_of=topics_of,
             formats=ConsumerFormats(),
             share_limits=self._group_settings.of,
+            consumer_limits=self._group_settings.consumer,
         )
         self._others = others
         self.held = HeldEnds(self.log.partitions)
@@ -314,8 +316,9 @@ def _group_settings(settings: Settings) -> GroupSettings:
         initial_rebalance_delay_ms=limits.initial_rebalance_delay_ms,
         offsets_retention_ms=limits.offsets_retention_ms,
         group_size_max=limits.group_size_max,
-        consumer_heartbeat_interval_ms=limits.consumer_heartbeat_interval_ms,
-        consumer_session_timeout_ms=limits.consumer_session_timeout_ms,
+        consumer=ConsumerLimits(
+            limits.consumer_heartbeat_interval_ms, limits.consumer_session_timeout_ms
+        ),
         share_size_max=limits.share_size_max,
         share=_share_settings(settings),
     )

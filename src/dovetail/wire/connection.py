@@ -24,7 +24,7 @@ Survives: any bytes whatever; at worst this connection is closed, with a line in
 import asyncio
 import mmap
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
@@ -144,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self.host = "?"
         #: What the dispatcher knows of this client; nobody else looks at it.
         self.guest: object = None
+        #: What is called when the connection has ended, once.
+        self.on_lost: set[Callable[[], None]] = set()
         #: Whether the client still has to log in; until then it may send little.
         self.stranger = False
 
@@ -190,6 +192,8 @@ class Connection(asyncio.BufferedProtocol):
         for pending in self._answers:
             pending.future.cancel()
         self._flush()
+        for lost in tuple(self.on_lost):
+            lost()
         self._observer.closed(self)
 
     def pause_writing(self) -> None:

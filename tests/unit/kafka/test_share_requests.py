@@ -170,6 +170,34 @@ async def test_what_no_client_sends_is_refused(request_: Any, code: ErrorCode) -
     assert len(node.share_sessions) == 0
 
 
+async def test_a_session_ends_with_the_connection_that_opened_it() -> None:
+    """K10: what the member has is released at once; another session of it is left alone, and
+    nothing is kept of one that has ended before."""
+    node, released = backend(), []
+    keeper = SimpleNamespace(release_all=released.append)
+    cast(Any, node).shares.of = lambda *_: keeper
+    reader = call(READ_GROUP, (Operation.READ, Kind.TOPIC))
+    rows = (m.ShareFetchRequestPartition(partition_index=0),)
+    topics = (m.ShareFetchRequestTopic(topic_id=TOPIC, partitions=rows),)
+    first, second = (reader._replace(on_lost=set()) for _ in range(2))
+
+    async def begins(line: Call) -> None:
+        cast(Any, node).shares.let_go = lambda _: None
+        opened = await fetch.fetch(node, line, share_fetch(0, topics=topics, max_records=0))
+        assert opened.error_code == ErrorCode.NONE
+
+    await begins(first)
+    await begins(second)
+    assert not first.on_lost
+    (lost,) = second.on_lost or ()
+    lost()
+    assert released == ["a"]
+    assert not len(node.share_sessions)
+    assert not second.on_lost
+    lost()
+    assert released == ["a"]
+
+
 def test_epochs_of_a_session_count_up() -> None:
     """K10: one that is lost or doubled is noticed; the largest is followed by 1."""
     sessions = ShareSessions()

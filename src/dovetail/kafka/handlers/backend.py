@@ -176,3 +176,5 @@ class Call(NamedTuple):
     client_id: str
     client_host: str
     access: Access = EVERYTHING
+    #: What is called when the client's connection ends; None where there is none.
+    on_lost: set[Callable[[], None]] | None = None

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-The settings of a topic and of a share group can be changed. Those of the node come from its
+The settings of a topic and of a group can be changed. Those of the node come from its
 settings file and can only be read, under our names and, for tools that ask so, under Kafka's
 (`broker_settings.py`).
 """
@@ -12,8 +12,8 @@ from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.broker_settings import group_settings, kafka_settings
-from dovetail.log.share.group_settings import SETTINGS
+from dovetail.kafka.handlers.broker_settings import kafka_settings
+from dovetail.log.share.group_settings import ALL_SETTINGS
 from dovetail.log.topic_settings import CONFIG_KEYS, ConfigType, config_key
 
 _TOPIC = 2
@@ -92,9 +92,10 @@ def _describe(
         return _of_the_node(kafka_settings(backend) | backend.node_settings, wanted)
     if resource.resource_type == _CONSUMER_GROUP:
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.GROUP, resource.resource_name)
-        shown = group_settings(backend, resource.resource_name)
-        own = backend.shares.settings.own(resource.resource_name)
-        return _of_the_node(shown, wanted, own=own, changeable=SETTINGS)
+        groups, group_id = backend.shares.settings, resource.resource_name
+        return _of_the_node(
+            groups.shown(group_id), wanted, own=groups.own(group_id), changeable=ALL_SETTINGS
+        )
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
 
 

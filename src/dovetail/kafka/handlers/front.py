@@ -186,7 +186,8 @@ class KafkaDispatch:
 
     def _begin(self, asked: _Asked, body: Any) -> Reply:
         header, _, connection, access = asked
-        call = Call(header.api_version, header.client_id or "", connection.host, access)
+        client_id = header.client_id or ""
+        call = Call(header.api_version, client_id, connection.host, access, connection.on_lost)
         if header.api_key == ApiKey.PRODUCE:
             return produce.produce(
                 self._backend,

@@ -10,7 +10,6 @@ from dovetail.errors import (
     DovetailError,
     InvalidBatch,
     InvalidInput,
-    TransactionRefused,
     Uncertain,
 )
 from dovetail.kafka.codec import messages as m
@@ -210,11 +209,11 @@ class _Production:
         )
 
     def _code(self, outcome: DovetailError) -> ErrorCode:
-        if isinstance(outcome, TransactionRefused) and self._version >= _ABORTABLE_SINCE:
+        code = code_of(outcome)
+        if code is ErrorCode.INVALID_TXN_STATE and self._version >= _ABORTABLE_SINCE:
             return ErrorCode.TRANSACTION_ABORTABLE
         if self._request.acks not in _ACKS:
             return ErrorCode.INVALID_REQUIRED_ACKS
-        code = code_of(outcome)
         return ErrorCode.INVALID_TOPIC_EXCEPTION if code is ErrorCode.INVALID_REQUEST else code
 
 

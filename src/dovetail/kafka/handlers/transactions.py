@@ -28,6 +28,8 @@ _FENCED_SINCE = 2
 _BROKERS_SINCE = 4
 _BUMPS_SINCE = 5
 _ADDS_SINCE = 5
+#: From this version of TxnOffsetCommit on it knows that it has to abort.
+_ABORTS_SINCE = 4
 
 _Codes = Mapping[Place, ErrorCode]
 
@@ -237,6 +239,8 @@ async def _store_positions(
         )
     except DovetailError as error:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if error.retriable else code_of(error)
+        if code is ErrorCode.INVALID_TXN_STATE and call.api_version >= _ABORTS_SINCE:
+            code = ErrorCode.TRANSACTION_ABORTABLE
         return dict.fromkeys(wanted, code)
 
     outcomes = await coordinator.commit(

@@ -215,7 +215,7 @@ class ConsumerGroup:
             None,
             member.member_id,
             member.epoch,
-            self._settings.consumer_heartbeat_interval_ms,
+            self._settings.consumer.heartbeat_interval_ms,
             member.assigned if told else None,
         )
 
@@ -247,7 +247,7 @@ class ConsumerGroup:
 
     def _renew(self, member: Member, now_ms: float) -> None:
         """Restarts a member's session."""
-        timeout_ms = self._settings.consumer_session_timeout_ms
+        timeout_ms = self._settings.consumer.session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         member.session_ms = now_ms + timeout_ms

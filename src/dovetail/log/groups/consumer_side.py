@@ -27,6 +27,7 @@ from dovetail.log.groups.journal import StoredGroup
 from dovetail.log.groups.mixed_group import MixedGroup
 from dovetail.log.groups.types import (
     ConsumerAnswer,
+    ConsumerLimitsOf,
     Effect,
     Generation,
     GroupError,
@@ -49,6 +50,7 @@ class Coordinating(Protocol):
     _topics: TopicView
     _formats: MemberFormats
     _new_member_id: MemberIdSource
+    _consumer_limits: ConsumerLimitsOf
     _entries: dict[GroupId, GroupEntry]
     _closed: bool
 
@@ -95,6 +97,7 @@ class ConsumerSide:
                         GroupError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
                     )
             self._entry(group_id).group = group = made
+        group.limit(self._consumer_limits(group_id))
         waiting: asyncio.Future[ConsumerAnswer] = asyncio.get_running_loop().create_future()
         now_ms = self._clock.monotonic_ms()
         self._perform(group_id, group.beat(request, waiting, now_ms=now_ms))
@@ -120,7 +123,7 @@ class ConsumerSide:
         return entry.group.described()
 
     def _new_mixed(self: Coordinating, group_id: GroupId, *, epoch: int) -> MixedGroup:
-        return MixedGroup(
+        made = MixedGroup(
             group_id,
             self._settings,
             self._topics,
@@ -128,6 +131,8 @@ class ConsumerSide:
             new_member_id=self._new_member_id,
             epoch=epoch,
         )
+        made.limit(self._consumer_limits(group_id))
+        return made
 
     def _classic(
         self: Coordinating, group_id: GroupId, made: Group

@@ -49,6 +49,7 @@ from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
     CommittedOffset,
+    ConsumerLimitsOf,
     Effect,
     Generation,
     GroupDescription,
@@ -92,6 +93,7 @@ class GroupCoordinator(ConsumerSide, ShareSide, Forgetting):
         topics: TopicView | None = None,
         formats: MemberFormats | None = None,
         share_limits: ShareLimits | None = None,
+        consumer_limits: ConsumerLimitsOf | None = None,
     ) -> None:
         self._writer = JournalWriter(journal)
         self._clock = clock
@@ -102,6 +104,7 @@ class GroupCoordinator(ConsumerSide, ShareSide, Forgetting):
         self._topics = topics or NoTopics()
         self._formats = formats or NoFormats()
         self._share_limits = share_limits or (lambda group_id: self._settings.share)
+        self._consumer_limits = consumer_limits or (lambda group_id: self._settings.consumer)
         self._entries: dict[GroupId, GroupEntry] = {}
         self._ends = Endings(self._writer, lambda group_id: self._perform(group_id, ()))
         self._loaded = False

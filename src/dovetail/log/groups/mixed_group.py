@@ -28,6 +28,7 @@ from dovetail.log.groups.subscriptions import CHECKSUM_OF_NOTHING
 from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
+    ConsumerLimits,
     Generation,
     GroupError,
     GroupId,
@@ -61,6 +62,10 @@ class MixedGroup(ConsumerGroup):
         super().__init__(group_id, settings, topics, epoch=epoch)
         self._formats = formats
         self._new_member_id = new_member_id
+
+    def limit(self, limits: ConsumerLimits) -> None:
+        """The group's own limits, from now on."""
+        self._settings = replace(self._settings, consumer=limits)
 
     def adopt(self, kept: GroupSnapshot, *, now_ms: float) -> bool:
         """Becomes what a classic group is; False if its members are no consumers."""

@@ -16,6 +16,7 @@ from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC
 from dovetail.log.groups.types import (
     CommittedOffset,
+    ConsumerLimitsOf,
     GroupError,
     GroupId,
     GroupListing,
@@ -62,6 +63,7 @@ class GroupRegistry:
         topics_of: SubscriptionReader,
         formats: MemberFormats | None = None,
         share_limits: ShareLimits | None = None,
+        consumer_limits: ConsumerLimitsOf | None = None,
     ) -> None:
         """`partitions` is for the groups' topic, should it not exist yet."""
         self.settings = settings
@@ -78,6 +80,7 @@ class GroupRegistry:
                 topics=LogTopics(log),
                 formats=formats,
                 share_limits=share_limits,
+                consumer_limits=consumer_limits,
             ),
         )
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)

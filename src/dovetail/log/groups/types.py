@@ -75,6 +75,18 @@ class GroupState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """Of a group of the new protocol: how often its members beat, and when one is gone."""
+
+    heartbeat_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+
+
+#: The limits of a group of the new protocol.
+ConsumerLimitsOf = Callable[["GroupId"], ConsumerLimits]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSettings:
     """Limits of groups. Defaults are Kafka's unless a reason is given."""
 
@@ -91,9 +103,8 @@ class GroupSettings:
     #: Kafka has no limit. A classic rebalance waits for every member, and a leader's assignment
     #: travels in one frame: beyond this neither works well.
     group_size_max: int = 1_000
-    #: Of the new protocol, where the group says how often a member beats and when it is gone.
-    consumer_session_timeout_ms: int = 45_000
-    consumer_heartbeat_interval_ms: int = 5_000
+    #: Of the new protocol, unless the group has its own.
+    consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
     #: Most members of a share group, and what its limits are unless the group has its own.
     share_size_max: int = 200
     share: ShareSettings = field(default_factory=ShareSettings)

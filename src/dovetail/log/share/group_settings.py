@@ -1,7 +1,7 @@
-"""The settings of single share groups, under Kafka's names, in the coordination service.
+"""The settings of single groups, under Kafka's names, in the coordination service.
 
-What a group does not set is the node's. Brokers watch the settings of all groups; a change applies
-from the next request on.
+They are for groups of the new protocol and for share groups. What a group does not set is the
+node's. Brokers watch the settings of all groups; a change applies from the next request on.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dovetail.coordination.mirror import Mirror
 from dovetail.coordination.protocol import ABSENT, Coordinator, Delete, Put, Revision, Unchanged
 from dovetail.errors import InvalidInput, Unavailable
 from dovetail.foreign import check_group, check_topic
+from dovetail.log.groups.types import ConsumerLimits
 from dovetail.log.share.dead_letters import PREFIX
 from dovetail.log.share.types import ShareSettings
 from dovetail.logging import get_logger
@@ -40,15 +42,18 @@ _DURATION_PARTS_S = (86_400, 3_600, 60, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
-    """One of Kafka's settings of a share group."""
+class GroupSetting:
+    """One of Kafka's settings of a group."""
 
+    #: Of `ShareSettings` or `ConsumerLimits`; empty if the setting has no effect.
     field: str
-    read: Callable[[str], object]
-    show: Callable[[ShareSettings], str]
+    values: str
+    doc: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str]
 
 
-def _whole(least: int, most: int) -> Callable[[str], object]:
+def _whole(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,10}", text) or not least <= int(text) <= most:
             raise InvalidInput(f"{text[:80]!r} is not a whole number from {least} to {most}")
@@ -57,7 +62,7 @@ def _whole(least: int, most: int) -> Callable[[str], object]:
     return read
 
 
-def _choice(*words: str) -> Callable[[str], object]:
+def _choice(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() not in words:
             raise InvalidInput(f"{text[:80]!r} is not one of {', '.join(words)}")
@@ -97,36 +102,89 @@ def _dead_letters(text: str) -> str:
     return text
 
 
-def _number(field: str, least: int, most: int) -> _Setting:
-    return _Setting(field, _whole(least, most), lambda settings: str(getattr(settings, field)))
+def _number(field: str, least: int, most: int, doc: str) -> GroupSetting:
+    return GroupSetting(
+        field,
+        f"[{least}, {most}]",
+        doc,
+        _whole(least, most),
+        lambda settings: str(getattr(settings, field)),
+    )
 
 
-SETTINGS: Mapping[str, _Setting] = {
-    "share.auto.offset.reset": _Setting("begins", _beginning, _shown_beginning),
-    "share.delivery.count.limit": _number("deliveries_max", 2, 10),
-    "share.heartbeat.interval.ms": _number("heartbeat_interval_ms", 100, 60_000),
-    "share.isolation.level": _Setting(
+def _flag(field: str, doc: str) -> GroupSetting:
+    return GroupSetting(
+        field, "true, false", doc, _yes, lambda settings: str(getattr(settings, field)).lower()
+    )
+
+
+#: Of share groups.
+SETTINGS: Mapping[str, GroupSetting] = {
+    "share.auto.offset.reset": GroupSetting(
+        "begins",
+        "latest, earliest, by_duration:PT1H",
+        "Where it begins in a partition that it never read.",
+        _beginning,
+        _shown_beginning,
+    ),
+    "share.delivery.count.limit": _number(
+        "deliveries_max", 2, 10, "After so many deliveries a record is given up."
+    ),
+    "share.heartbeat.interval.ms": _number(
+        "heartbeat_interval_ms", 100, 60_000, "How often members send heartbeats."
+    ),
+    "share.isolation.level": GroupSetting(
         "committed_only",
+        "read_uncommitted, read_committed",
+        "Whether only records of committed transactions are delivered.",
         lambda text: _choice("read_committed", "read_uncommitted")(text) == "read_committed",
         lambda s: "read_committed" if s.committed_only else "read_uncommitted",
     ),
-    "share.partition.max.record.locks": _number("in_flight_max", 100, 10_000),
-    "share.record.lock.duration.ms": _number("lock_ms", 1_000, 3_600_000),
-    "share.renew.acknowledge.enable": _Setting(
-        "renews",
-        lambda text: _choice("true", "false")(text) == "true",
-        lambda s: str(s.renews).lower(),
+    "share.partition.max.record.locks": _number(
+        "in_flight_max", 100, 10_000, "Most records of a partition in flight."
     ),
-    "share.session.timeout.ms": _number("session_timeout_ms", 300, _MS_MAX),
-    "errors.deadletterqueue.copy.record.enable": _Setting(
-        "dead_letters_whole",
-        _yes,
-        lambda s: str(s.dead_letters_whole).lower(),
+    "share.record.lock.duration.ms": _number(
+        "lock_ms", 1_000, 3_600_000, "How long a member has a record."
     ),
-    "errors.deadletterqueue.topic.name": _Setting(
-        "dead_letters", _dead_letters, lambda s: s.dead_letters
+    "share.renew.acknowledge.enable": _flag("renews", "Whether members may renew their locks."),
+    "share.session.timeout.ms": _number(
+        "session_timeout_ms", 300, _MS_MAX, "How long a member may be silent."
+    ),
+    "errors.deadletterqueue.copy.record.enable": _flag(
+        "dead_letters_whole", "Whether a dead letter has the record's key, value and headers."
+    ),
+    "errors.deadletterqueue.topic.name": GroupSetting(
+        "dead_letters",
+        f"a topic that begins with {PREFIX}",
+        "Where records go that were given up; empty: nowhere.",
+        _dead_letters,
+        lambda s: s.dead_letters,
     ),
 }
+
+#: Of groups of the new protocol.
+CONSUMER_SETTINGS: Mapping[str, GroupSetting] = {
+    "consumer.heartbeat.interval.ms": _number(
+        "heartbeat_interval_ms", 100, 60_000, "How often members send heartbeats."
+    ),
+    "consumer.session.timeout.ms": _number(
+        "session_timeout_ms", 300, _MS_MAX, "How long a member may be silent."
+    ),
+}
+
+#: Kept and shown.
+IDLE_SETTINGS: Mapping[str, GroupSetting] = {
+    f"{kind}.assignment.interval.ms": GroupSetting(
+        "",
+        f"[0, {_MS_MAX}]",
+        "No effect: a group assigns as soon as something changes.",
+        _whole(0, _MS_MAX),
+        lambda _: "0",
+    )
+    for kind in ("consumer", "share")
+}
+
+ALL_SETTINGS = {**CONSUMER_SETTINGS, **SETTINGS, **IDLE_SETTINGS}
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -137,12 +195,19 @@ class _Kept(msgspec.Struct, frozen=True):
 class GroupSettingsTable:
     """The settings of all groups that have any."""
 
-    def __init__(self, coordinator: Coordinator, defaults: ShareSettings) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        defaults: ShareSettings,
+        consumer_defaults: ConsumerLimits | None = None,
+    ) -> None:
         self.defaults = defaults
+        self.consumer_defaults = consumer_defaults or ConsumerLimits()
         self._coordinator = coordinator
         self._keys: dict[str, str] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._limits: dict[str, ShareSettings] = {}
+        self._consumer: dict[str, ConsumerLimits] = {}
         self._mirror = Mirror(coordinator, GROUP_SETTINGS, apply=self._apply, settled=lambda: None)
 
     async def start(self) -> None:
@@ -154,8 +219,21 @@ class GroupSettingsTable:
         await self._mirror.stop()
 
     def of(self, group_id: str) -> ShareSettings:
-        """The limits of a group."""
+        """The limits of a share group."""
         return self._limits.get(group_id, self.defaults)
+
+    def consumer(self, group_id: str) -> ConsumerLimits:
+        """The limits of a group of the new protocol."""
+        return self._consumer.get(group_id, self.consumer_defaults)
+
+    def shown(self, group_id: str) -> dict[str, str]:
+        """Every setting of a group, of whichever kind."""
+        own = self.own(group_id)
+        return {
+            **{name: one.show(self.consumer(group_id)) for name, one in CONSUMER_SETTINGS.items()},
+            **{name: one.show(self.of(group_id)) for name, one in SETTINGS.items()},
+            **{name: own.get(name, one.show(None)) for name, one in IDLE_SETTINGS.items()},
+        }
 
     def own(self, group_id: str) -> Mapping[str, str]:
         """What is set for the group itself."""
@@ -176,10 +254,10 @@ class GroupSettingsTable:
         """Sets settings, or removes those of None. Raises `InvalidInput`, `Unavailable`."""
         check_group(group_id)
         for name, value in changes.items():
-            if name not in SETTINGS:
+            if name not in ALL_SETTINGS:
                 raise InvalidInput(f"unknown group setting {name[:80]!r}")
             if value is not None:
-                SETTINGS[name].read(value)
+                ALL_SETTINGS[name].read(value)
         key = f"{GROUP_SETTINGS}{hashlib.sha256(group_id.encode()).hexdigest()[:32]}"
 
         for _ in range(_ATTEMPTS_MAX):
@@ -188,6 +266,7 @@ class GroupSettingsTable:
             merged = {**({} if from_nothing else values), **changes}
             values = {name: value for name, value in merged.items() if value is not None}
             _limits(self.defaults, values)
+            _consumer_limits(self.consumer_defaults, values)
             if check_only:
                 return
             kept = msgspec.json.encode(_Kept(group_id, values))
@@ -205,29 +284,40 @@ class GroupSettingsTable:
         if before is not None:
             self._values.pop(before, None)
             self._limits.pop(before, None)
+            self._consumer.pop(before, None)
         if value is not None:
             kept = msgspec.json.decode(value, type=_Kept)
             self._keys[key] = kept.group_id
             self._values[kept.group_id] = kept.values
-            self._limits[kept.group_id] = _limits_of(kept, self.defaults)
+            self._limits[kept.group_id] = _fit(kept, self.defaults, SETTINGS, _limits)
+            self._consumer[kept.group_id] = _fit(
+                kept, self.consumer_defaults, CONSUMER_SETTINGS, _consumer_limits
+            )
 
 
-def _limits_of(kept: _Kept, defaults: ShareSettings) -> ShareSettings:
+_Limits = TypeVar("_Limits", ShareSettings, ConsumerLimits)
+
+
+def _fit(
+    kept: _Kept,
+    defaults: _Limits,
+    settings: Mapping[str, GroupSetting],
+    limits: Callable[[_Limits, Mapping[str, str]], _Limits],
+) -> _Limits:
     """The limits of a group, as well as they fit this node.
 
     They were checked by the node that took them: another one, or a later one, may have other
     settings, and must not fail by them.
     """
     try:
-        return _limits(defaults, kept.values)
+        return limits(defaults, kept.values)
     except InvalidInput as error:
-        _log.warning("a share group does not fit this node", group=kept.group_id, error=str(error))
+        _log.warning("a group's settings do not fit", group=kept.group_id, error=str(error))
 
     made = defaults
     for name, value in kept.values.items():
         with suppress(InvalidInput, KeyError):
-            read = {SETTINGS[name].field: SETTINGS[name].read(value)}
-            made = replace(made, **read)  # type: ignore[arg-type]
+            made = replace(made, **{settings[name].field: settings[name].read(value)})
     # Members send several heartbeats in the time that they may be silent, whoever's that time is.
     most_ms = max(made.session_timeout_ms // _HEARTBEATS_PER_SESSION, 1)
     return replace(made, heartbeat_interval_ms=min(made.heartbeat_interval_ms, most_ms))
@@ -235,8 +325,24 @@ def _limits_of(kept: _Kept, defaults: ShareSettings) -> ShareSettings:
 
 def _limits(defaults: ShareSettings, values: Mapping[str, str]) -> ShareSettings:
     """Raises `InvalidInput` if the settings do not go together."""
-    read = {SETTINGS[n].field: SETTINGS[n].read(v) for n, v in values.items() if n in SETTINGS}
-    made = replace(defaults, **read)  # type: ignore[arg-type]
+    return _checked("share", defaults, SETTINGS, values)
+
+
+def _consumer_limits(defaults: ConsumerLimits, values: Mapping[str, str]) -> ConsumerLimits:
+    """Raises `InvalidInput` if the settings do not go together."""
+    return _checked("consumer", defaults, CONSUMER_SETTINGS, values)
+
+
+def _checked(
+    kind: str,
+    defaults: _Limits,
+    settings: Mapping[str, GroupSetting],
+    values: Mapping[str, str],
+) -> _Limits:
+    read = {settings[n].field: settings[n].read(v) for n, v in values.items() if n in settings}
+    made = replace(defaults, **read)
     if made.heartbeat_interval_ms >= made.session_timeout_ms:
-        raise InvalidInput("share.heartbeat.interval.ms is not less than share.session.timeout.ms")
+        raise InvalidInput(
+            f"{kind}.heartbeat.interval.ms is not less than {kind}.session.timeout.ms"
+        )
     return made

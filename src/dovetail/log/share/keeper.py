@@ -227,13 +227,12 @@ class Keeper:
             await stored
         return error
 
-    async def release_all(self, member: str) -> None:
-        """A member closed its session."""
+    def release_all(self, member: str) -> "asyncio.Future[None] | None":
+        """A member's session ended: others have what it had from now on; says when it is stored."""
         machine = self._machine
-        if machine is not None and machine.release_all(member):
-            stored = self._decided(machine)
-            if stored is not None:
-                await stored
+        if machine is None or not machine.release_all(member):
+            return None
+        return self._decided(machine)
 
     def trim(self) -> None:
         """The log may begin later now."""

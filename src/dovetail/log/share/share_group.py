@@ -14,6 +14,7 @@ from dovetail.log.groups.consumer_member import Member
 from dovetail.log.groups.consumer_types import JOINING, ConsumerBeat, ConsumerEffect, TopicView
 from dovetail.log.groups.types import (
     Answer,
+    ConsumerLimits,
     Generation,
     GroupError,
     GroupId,
@@ -53,8 +54,7 @@ class ShareGroup(ConsumerGroup):
         self._settings = replace(
             self._settings,
             group_size_max=self._settings.share_size_max,
-            consumer_heartbeat_interval_ms=limits.heartbeat_interval_ms,
-            consumer_session_timeout_ms=limits.session_timeout_ms,
+            consumer=ConsumerLimits(limits.heartbeat_interval_ms, limits.session_timeout_ms),
         )
 
     @property

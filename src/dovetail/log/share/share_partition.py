@@ -8,7 +8,7 @@ delivered. In between lie spans, adjacent and without a gap:
     AVAILABLE     acquire                              ACQUIRED, count + 1
     ACQUIRED      accept                               ACKNOWLEDGED
     ACQUIRED      release, or the lock ends            AVAILABLE; at the limit given up
-    ACQUIRED      the member closes its session        AVAILABLE, count - 1
+    ACQUIRED      the member's session ends            as released
     ACQUIRED      reject                               given up
     ACQUIRED      renew                                ACQUIRED, a new lock
     given up      the group has dead letters           ARCHIVING, then ARCHIVED when it is stored
@@ -259,11 +259,13 @@ class SharePartition:
                 self.counts.released += span.length
 
     def release_all(self, member: str) -> bool:
-        """A member closed its session: what it has was not looked at; whether it had anything."""
+        """A member's session ended: others can have what it had; whether it had anything.
+
+        The delivery counts, as with Kafka: a record on which members fail would else never end.
+        """
         found = [s for s in self._spans if s.mark is Mark.ACQUIRED and s.member == member]
         for span in found:
-            span.mark, span.member = Mark.AVAILABLE, ""
-            span.count -= 1
+            self._release(span)
             self.counts.released += span.length
         self._settle()
         self.dirty = self.dirty or bool(found)

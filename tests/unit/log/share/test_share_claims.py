@@ -17,6 +17,7 @@ from dovetail.log.groups.consumer_types import ConsumerBeat
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.types import (
     ConsumerAnswer,
+    ConsumerLimits,
     Generation,
     GroupError,
     GroupId,
@@ -288,6 +289,27 @@ async def test_a_group_has_settings_of_its_own(table: GroupSettingsTable) -> Non
     assert table.groups() == []
 
 
+async def test_a_group_of_the_new_protocol_has_settings_of_its_own(
+    table: GroupSettingsTable,
+) -> None:
+    """K9, K12: its session and interval; what has no effect is kept and shown."""
+    own = {"consumer.session.timeout.ms": "60000", "consumer.assignment.interval.ms": "700"}
+    await table.change("g", own)
+    assert table.consumer("g") == ConsumerLimits(session_timeout_ms=60_000)
+    assert table.consumer("other") == ConsumerLimits()
+    assert table.of("g") == ShareSettings()
+    shown = table.shown("g")
+    assert {**shown, **own} == shown
+    assert shown["consumer.heartbeat.interval.ms"] == "5000"
+    assert table.shown("other")["consumer.assignment.interval.ms"] == "0"
+
+    with pytest.raises(InvalidInput, match="is not less than"):
+        await table.change("g", {"consumer.heartbeat.interval.ms": "60000"})
+    await table.change("g", dict.fromkeys(own))
+    assert table.consumer("g") == ConsumerLimits()
+    assert table.groups() == []
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -306,6 +328,8 @@ async def test_a_group_has_settings_of_its_own(table: GroupSettingsTable) -> Non
         ("errors.deadletterqueue.topic.name", "dlq.\0"),
         ("consumer.session.timeout.ms", "1000"),
         ("share.heartbeat.interval.ms", "60000"),
+        ("consumer.assignment.interval.ms", "-1"),
+        ("streams.session.timeout.ms", "60000"),
     ],
 )
 async def test_what_a_group_cannot_have(table: GroupSettingsTable, name: str, value: str) -> None:

@@ -157,15 +157,27 @@ async def settle(
 
 async def close(backend: Backend, session: Session) -> None:
     """Releases what a member has, and forgets share-partitions that are unused here."""
-    for key in session.partitions:
+    released = {key: release(backend, session, key) for key in session.partitions}
+    for key, (keeper, stored) in released.items():
         try:
-            topic = backend.log.topic_by_id(key.topic_id.hex()).name
-            keeper = backend.shares.of(session.group_id, topic, key.number)
-            await keeper.release_all(session.member_id)
+            if stored is not None:
+                await stored
         except DovetailError:
             continue  # Its owner is another one now, which knows no locks of this one.
-        if not backend.share_sessions.uses(session.group_id, key):
+        if keeper is not None and not backend.share_sessions.uses(session.group_id, key):
             backend.shares.let_go(keeper)
+
+
+def release(
+    backend: Backend, session: Session, key: Key
+) -> tuple[Keeper | None, "asyncio.Future[None] | None"]:
+    """Releases what a member has of one partition: at once, before it can acquire anything anew."""
+    try:
+        topic = backend.log.topic_by_id(key.topic_id.hex()).name
+        keeper = backend.shares.of(session.group_id, topic, key.number)
+    except DovetailError:
+        return None, None  # As above.
+    return keeper, keeper.release_all(session.member_id)
 
 
 def leader_of(backend: Backend, key: Key, code: ErrorCode) -> m.LeaderIdAndEpoch:

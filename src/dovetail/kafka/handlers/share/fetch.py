@@ -9,6 +9,7 @@ only what is committed, records of aborted ones too: a share group's client cann
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
@@ -23,6 +24,7 @@ from dovetail.kafka.handlers.share.acknowledge import (
     keeper_of,
     leader_of,
     refusal,
+    release,
     said_of,
     settle,
     share_code,
@@ -103,6 +105,7 @@ async def fetch(backend: Backend, call: Call, request: m.ShareFetchRequest) -> m
         return m.ShareFetchResponse(error_code=code)
 
     if epoch == OPENS:
+        _end_with_connection(backend, call, session)
         _begin_anew(backend, call, session)
     if epoch == CLOSES:
         outcomes = await settle(backend, call.access, session, said, renews=request.is_renew_ack)
@@ -114,6 +117,21 @@ async def fetch(backend: Backend, call: Call, request: m.ShareFetchRequest) -> m
         _look(backend, call, session, request),
     )
     return _response(backend, group_id, rows, outcomes)
+
+
+def _end_with_connection(backend: Backend, call: Call, session: Session) -> None:
+    """A member whose connection ends gives back what it has, as with Kafka."""
+    on_lost = call.on_lost
+    if on_lost is None:
+        return
+
+    def lost() -> None:
+        if backend.share_sessions.end(session):
+            for key in session.partitions:
+                release(backend, session, key)
+
+    on_lost.add(lost)
+    session.on_end = partial(on_lost.discard, lost)
 
 
 def _begin_anew(backend: Backend, call: Call, session: Session) -> None:

@@ -2,14 +2,15 @@
 
 A session belongs to a member of a group. A request of epoch 0 opens it; each further request has
 the next epoch, so that a lost or doubled request is noticed; -1 closes it and releases what the
-member has acquired. A broker limits the number of sessions and of their partitions: one that was
+member has acquired. So does the end of the connection that opened it: a member that dies holds
+nothing up. A broker limits the number of sessions and of their partitions: one that was
 not used for long is evicted. If all are in use, a session of the client with the most gives way to
 a client with fewer, so that one client cannot take them all; its member then opens a new session or
 is refused.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class Session:
     used_ms: float = 0.0
     #: In the order in which they are looked at.
     partitions: dict[Key, None] = field(default_factory=dict)
+    #: Called when the session is over, however.
+    on_end: Callable[[], None] = lambda: None
 
     def update(self, named: Iterable[Key], forgotten: Iterable[Key]) -> None:
         """Adds and removes partitions."""
@@ -80,7 +83,7 @@ class ShareSessions:
         """The session that a request is part of; one that closes is forgotten."""
         key = (group_id, member_id)
         if epoch == OPENS:
-            self._sessions.pop(key, None)
+            self._end(key)
             if len(self._sessions) >= self._max and not self._make_room(owner, now_ms):
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
             made = self._sessions[key] = Session(group_id, member_id, owner, used_ms=now_ms)
@@ -90,7 +93,8 @@ class ShareSessions:
         if found is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND
         if epoch == CLOSES:
-            return self._sessions.pop(key)
+            self._end(key)
+            return found
         if epoch != found.epoch:
             return ErrorCode.INVALID_SHARE_SESSION_EPOCH
         found.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
@@ -102,7 +106,7 @@ class ShareSessions:
         """Ends a session that is idle, or one of a client that has more than `owner` would have."""
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms >= _IDLE_MS:
-            self._sessions.popitem(last=False)
+            self._end(next(iter(self._sessions)))
             return True
         counts = Counter(session.owner for session in self._sessions.values())
         most, count = counts.most_common(1)[0]
@@ -113,7 +117,7 @@ class ShareSessions:
 
     def _end_oldest_of(self, owner: str) -> None:
         key = next(key for key, session in self._sessions.items() if session.owner == owner)
-        del self._sessions[key]
+        self._end(key)
 
     def update(self, session: Session, named: Iterable[Key], forgotten: Iterable[Key]) -> ErrorCode:
         """Adds and removes partitions of a session; one with too many ends."""
@@ -126,7 +130,7 @@ class ShareSessions:
                 self._end_oldest_of(most)
             else:
                 return ErrorCode.NONE
-        self._sessions.pop((session.group_id, session.member_id), None)
+        self.end(session)
         return ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
     def _owner_of_most_partitions(self) -> str:
@@ -134,6 +138,19 @@ class ShareSessions:
         for session in self._sessions.values():
             counts[session.owner] += len(session.partitions)
         return counts.most_common(1)[0][0]
+
+    def end(self, session: Session) -> bool:
+        """Forgets a session; False if it is forgotten already, maybe for another of its member."""
+        key = (session.group_id, session.member_id)
+        if self._sessions.get(key) is not session:
+            return False
+        self._end(key)
+        return True
+
+    def _end(self, key: tuple[str, str]) -> None:
+        ended = self._sessions.pop(key, None)
+        if ended is not None:
+            ended.on_end()
 
     def uses(self, group_id: str, partition: Key) -> bool:
         """Whether a session of this group has the partition."""
