@@ -2,6 +2,9 @@
 
 The limit is the same query with nothing of ours in it: Parquet files through `mapInArrow` to a
 sink that drops everything. `local[2]`, one session for all, after one round that warms it.
+
+On a real Apache Kafka the peer is Spark's own Kafka connector, in a Spark of its version and with
+our source in the same session, in turns.
 """
 
 import statistics
@@ -16,6 +19,8 @@ from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 from bench.cases.spark_records import fill
 from bench.client import create_topic
 from bench.node import Node
+from bench.peers import kafka, spark_connector
+from bench.peers.server import PeerMissing
 from bench.run import Run
 from bench.table import Line
 from dovetail.kafka.client.brokers import Brokers
@@ -33,6 +38,7 @@ _PARTITIONS = 4
 _OF_PARQUET, _DROPPED_OF_PARQUET = 0.7, 1.5
 #: A hundredth of the offsets is wanted; a fetch brings whole batches and some more than it needs.
 _FETCHED_MAX = 0.03
+_OF_CONNECTOR = 3.0
 _RATE_MIN = 300_000.0
 _TRIGGER_MS_MAX = 250.0
 
@@ -62,9 +68,10 @@ def measure(run: Run) -> list[Line]:
     with Node(Path(run.folder) / "tables") as node:
         spark = session("bench", master="local[2]")
         try:
-            return [*_through(run, spark, node, count), *_micro_batch(run, spark, node)]
+            lines = [*_through(run, spark, node, count), *_micro_batch(run, spark, node)]
         finally:
             spark.stop()
+    return [*lines, _beside_connector(run, count)]
 
 
 def _read(spark: "SparkSession", node: Node, topic: str) -> "DataFrame":
@@ -140,6 +147,27 @@ def _filtered(node: Node, topic: str, count: int) -> Line:
     name = "bytes fetched, 1 % of the offsets"
     whole, some = fetched
     return Line(_CASE, name, some, "bytes", "all of them", whole, ratio_max=_FETCHED_MAX)
+
+
+def _beside_connector(run: Run, count: int) -> Line:
+    """Our source and Spark's own connector, on one Apache Kafka and in one session."""
+    ours = theirs = None
+    note = ""
+    try:
+        with kafka.running(Path(run.folder) / "kafka", {}) as server:
+            topic = create_topic(server.bootstrap, "in", partitions=_PARTITIONS)
+            fill(server.bootstrap, topic, count, partitions=_PARTITIONS)
+            run.step(f"Spark's own connector {spark_connector.VERSION}")
+            folder = Path(run.folder) / "connector"
+            found = spark_connector.rates(
+                folder, server.bootstrap, topic, count=count, rounds=run.rounds
+            )
+            ours, theirs = found["dovetail"], found["kafka"]
+    except PeerMissing as error:
+        note = str(error)
+    peer = f"its own connector {spark_connector.VERSION}"
+    name = f"Kafka to mapInArrow, Spark {spark_connector.VERSION}"
+    return Line(_CASE, name, ours, _UNIT, peer, theirs, ratio_min=_OF_CONNECTOR, note=note)
 
 
 def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:

@@ -40,6 +40,8 @@ JOB_ID_BYTES_MAX = 512
 REASON_CHARACTERS_MAX = 500
 #: A report names a job by so much of its id.
 JOB_ID_CHARACTERS = 80
+#: How an address of web pages begins.
+_WEB = ("http://", "https://")
 #: How far back a first look goes; pipelines that ended before are history.
 LOOK_BACK_MS = 24 * 3_600_000
 #: Records of a first look; a driver writes at most one a second.
@@ -99,6 +101,8 @@ class Report(Struct, frozen=True):
     masters: str = "pipeline"
     started_ms: int | None = None
     at_ms: int | None = None
+    #: The address of Spark's own pages, where they are on.
+    ui: str | None = None
     edges: list[Edge] = []
     teams: list[TeamReport] = []
 
@@ -155,6 +159,9 @@ class Reports:
             report = msgspec.json.decode(value or b"", type=Report)
         except msgspec.DecodeError:
             return
+        if report.ui is not None and not report.ui.startswith(_WEB):
+            # It becomes a link, and one of another kind could run as a script.
+            report = msgspec.structs.replace(report, ui=None)
         name = (key or report.pipeline.encode()).decode(errors="replace")
         if name == report.pipeline and self._is_of_an_older_leader(report, at_ms):
             return

@@ -10,6 +10,7 @@ from dovetail.admin.positions import parse_position
 from dovetail.cli.completing import topic_names
 from dovetail.cli.options import Target
 from dovetail.errors import DovetailError, InvalidInput, Unavailable
+from dovetail.spark import iceberg
 from dovetail.spark.archive import Range, topic_frame
 from dovetail.spark.sessions import session, session_running
 
@@ -39,6 +40,14 @@ TopicArgument = Annotated[
 ArchiveOption = Annotated[
     str | None,
     typer.Option("--archive", metavar="PATH", help="Read this archive of the topic instead."),
+]
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="A catalog in PyIceberg's configuration; the archive is a table in it.",
+    ),
 ]
 
 
@@ -79,12 +88,23 @@ def started(name: str, master: str | None) -> "Iterator[SparkSession]":
             spark.stop()
 
 
-def frame_of(spark: "SparkSession", target: Target, topic: str, archive: str | None) -> "DataFrame":
-    """The records of a topic, or of its archive."""
+def frame_of(
+    spark: "SparkSession",
+    target: Target,
+    topic: str,
+    archive: str | None,
+    catalog: str | None = None,
+) -> "DataFrame":
+    """The records of a topic, or of its archive. Raises `InvalidInput`."""
     from pyspark.sql import functions as f
 
     if archive is None:
+        if catalog is not None:
+            raise InvalidInput("--catalog needs --archive, the table's name: namespace.table")
         return topic_frame(spark, target.brokers(), topic)
+    place = iceberg.Place(archive, catalog)
+    if place.found:
+        return iceberg.frame(spark, place, topic)
     return spark.read.parquet(archive).where(f.col("topic") == topic)
 
 

@@ -40,6 +40,7 @@ on a real Kafka. No node imports it: only its users need Spark, Arrow and Java
     _plain_records.py   the implementation in Python, also the reference for tests
     payloads.py         payloads of a schema registry as columns
     archive.py          topic to Parquet files; replay of a range into a topic
+    iceberg.py          topic to a table of Iceberg, and such a table read again
     statistics.py       records, bytes, keys, lateness and skew per window of time
 """
 

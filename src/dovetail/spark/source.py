@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 from dovetail.errors import InvalidInput, OffsetOutOfRange
 from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
 from dovetail.logging import get_logger
+from dovetail.spark import records
 from dovetail.spark.decoder import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
 from dovetail.spark.offsets import (
@@ -317,6 +318,7 @@ def read_range(
         # Spark's placeholder for "no partitions".
         return
 
+    records.warn_if_plain()
     wanted = partition.range
     place = (wanted.topic, wanted.partition)
     client = options.client()

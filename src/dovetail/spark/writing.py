@@ -328,6 +328,7 @@ def write_rows(
     attempt: Attempt, options: WriteOptions, batches: Iterable[pa.RecordBatch], *, by_id: bool
 ) -> dict[Partition, int]:
     """Writes all rows of one task; returns the offsets behind them."""
+    records.warn_if_plain()
     writer = TaskWriter(options.client(), attempt, options, by_id=by_id)
     try:
         for batch in batches:

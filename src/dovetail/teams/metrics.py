@@ -29,6 +29,11 @@ class PipelineMetrics:
             "Term under which this driver leads or led last; 0 without an election.",
             "pipeline",
         )
+        self._compiled = self._gauge(
+            "pipeline_decoder_compiled",
+            "1 with the compiled decoder of records; without it reading is 40 times slower.",
+            "pipeline",
+        )
         self._delays_failing = self._gauge(
             "pipeline_delays_failing", "1 while delayed jobs do not reach their teams.", "pipeline"
         )
@@ -45,6 +50,10 @@ class PipelineMetrics:
         self._leading.labels(pipeline).set(leads)
         if term:
             self._term.labels(pipeline).set(term)
+
+    def decoder(self, pipeline: str, *, compiled: bool) -> None:
+        """Of this driver; what it ships to executors has the same."""
+        self._compiled.labels(pipeline).set(compiled)
 
     def delays(self, pipeline: str, *, failing: bool) -> None:
         self._delays_failing.labels(pipeline).set(failing)

@@ -45,6 +45,8 @@ class Report:
     #: Why delayed jobs do not reach their teams at the moment.
     delays_error: str | None = None
     masters: Masters = Masters.PIPELINE
+    #: The address of Spark's own pages, where they are switched on.
+    ui: str | None = None
 
     @property
     def key(self) -> str:
@@ -69,6 +71,7 @@ class Report:
             "started_ms": self.started_ms,
             "at_ms": self.at_ms,
             "delays_error": self.delays_error,
+            "ui": self.ui,
             "edges": [dict(edge) for edge in self.edges],
             "teams": [
                 {

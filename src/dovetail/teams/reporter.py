@@ -25,6 +25,7 @@ from dovetail.background import keep_thread
 from dovetail.errors import Refused
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
+from dovetail.spark.records import COMPILED
 from dovetail.supervision import current
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.metrics import PipelineMetrics
@@ -129,6 +130,7 @@ class Reporter:
             name = self._pipeline.name
             self.metrics.leading(name, leads=bool(self._led), term=self._term)
             self.metrics.teams(name, report.teams)
+            self.metrics.decoder(name, compiled=COMPILED)
             self.metrics.delays(name, failing=report.delays_error is not None)
             self._write(report)
             return report
@@ -161,6 +163,7 @@ class Reporter:
             teams=tuple(teams),
             delays_error=errors[0] if errors else None,
             masters=self._pipeline.masters,
+            ui=next((engine.ui for engine, _ in led if engine.ui), None),
         )
 
     def _write(self, report: Report) -> None:

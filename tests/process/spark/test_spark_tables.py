@@ -367,6 +367,42 @@ def test_archive_replay_and_statistics(
     assert 1 <= days[0]["skew"] <= 2
 
 
+def test_archive_to_iceberg_and_replay_from_it(
+    spark: Any, node: RunningNode, client: KafkaClient, tmp_path: Path
+) -> None:
+    """T13: each record once, a file holds one day, columns are added later, and what is
+    read by name of a metadata file, as other engines do, is what was written."""
+    from pyiceberg.table import StaticTable
+
+    source, target = topic_of(node), topic_of(node)
+    day_ms, first_ms = 86_400_000, 1_700_006_400_000
+    produce(node, source, range(200), timestamp=first_ms + day_ms - 1, headers=[("h", b"x")])
+    lake = ["--format", "iceberg", "--to", str(tmp_path / "the lake")]
+    assert command(node, "archive", source, *lake)["records"] == 200
+    produce(node, source, range(200, 300), timestamp=first_ms + day_ms)
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    try:
+        widened = command(node, "archive", source, *lake, "--column", "n=int(string(value))")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert widened["records"] == 100
+    assert command(node, "archive", source, *lake)["records"] == 0
+
+    table = StaticTable.from_metadata(widened["metadata"])
+    rows = table.scan().to_arrow()
+    assert sorted(int(value) for value in rows.column("value").to_pylist()) == list(range(300))
+    assert Counter(rows.column("n").is_valid().to_pylist()) == {False: 200, True: 100}
+    assert rows.column("headers").to_pylist()[0] is not None
+    days = table.inspect.partitions().to_pylist()
+    found = {str(one["partition"]["timestamp_day"]): one["record_count"] for one in days}
+    assert found == {"2023-11-15": 200, "2023-11-16": 100}
+
+    later = ["--from", "2023-11-16T00:00Z"]
+    again = ["--archive", str(tmp_path / "the lake"), *later]
+    assert command(node, "replay", source, "--to", target, *again)["records"] == 100
+    assert stored(client, target) == list(range(200, 300))
+
+
 def command(node: RunningNode, *arguments: str) -> Any:
     """What a command of `dovetail` answers."""
     given = [*arguments, "--master", "local[2]", "--bootstrap", node.bootstrap, "--json"]

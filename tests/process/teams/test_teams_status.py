@@ -103,7 +103,8 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
         front.submit_many([{}] * 10)
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
+    where = {"master": "spark://host:7077", "uiWebUrl": "http://driver:4040"}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(**where))
     engine = ToldEngine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path))
     over = threading.Event()
     watching = threading.Thread(target=engine.watch, kwargs={"until": over})
@@ -130,6 +131,7 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
             assert (worked.state, worked.lag) == (TeamState.WORKING, 4)
             engine.all[0].error = "TeamFailed: team 'a', partition 0: an executor was lost"
             failed = until(lambda one: one.failures == 1)
+            assert reporter.look().ui == "http://driver:4040"
             assert failed.state is TeamState.RETRYING
             assert "an executor was lost" in failed.last_error
             until(lambda _: len(engine.all) == 2)

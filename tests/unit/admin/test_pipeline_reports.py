@@ -48,6 +48,21 @@ def test_the_names_are_those_of_the_record() -> None:
     assert progress._NOTE_ID_CHARACTERS == JOB_ID_CHARACTERS
 
 
+def test_the_address_of_sparks_pages_is_one() -> None:
+    """T20, R6: it becomes a link in the console; what a browser would run is passed over."""
+    reports = Reports()
+    for given, kept in (
+        ("http://driver:4040", "http://driver:4040"),
+        ("https://driver", "https://driver"),
+        ("javascript:alert(1)", None),
+        (None, None),
+    ):
+        document = {"pipeline": "p", "driver": "a", "ui": given}
+        reports.take(b"p", json.dumps(document).encode(), at_ms=1_000)
+        (found,) = reports.pipelines(now_ms=1_000)
+        assert found.ui == kept
+
+
 def test_a_job_has_an_age_from_the_first_report_that_names_it() -> None:
     """T11: as long as each report names it; one that comes again begins anew."""
     reports = Reports()

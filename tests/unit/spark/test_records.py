@@ -210,9 +210,10 @@ def test_rows_without_a_key_go_in_turn() -> None:
 
 
 def test_the_plain_half_stands_in_where_nothing_was_compiled(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T9: an installation without a compiler does the same, more slowly; in CI there is one."""
+    """T9, F7a: an installation without a compiler does the same, more slowly, and its log says so
+    once; in CI there is one."""
     assert records.COMPILED or os.environ.get("CI") != "true"
     (data,) = encoded(table([((b"k", b"v"), [("h", b"x")], 5)]))
     expected = decoded(data)
@@ -223,4 +224,9 @@ def test_the_plain_half_stands_in_where_nothing_was_compiled(
         assert not records.COMPILED
         assert encoded(table([((b"k", b"v"), [("h", b"x")], 5)])) == [data]
         assert decoded(data) == expected
+        records.warn_if_plain()
+        records.warn_if_plain()
+    assert caplog.text.count("no compiled decoder") == 1
     importlib.reload(records)
+    records.warn_if_plain()
+    assert not records.COMPILED or caplog.text.count("no compiled decoder") == 1

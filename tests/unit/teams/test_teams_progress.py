@@ -154,3 +154,5 @@ def test_metrics_show_one_state_and_count_on() -> None:
     assert value("team_dead_letters_total", team="a") == 3
     assert value("team_failures_total", team="a") == 0
     assert (value("pipeline_leading"), value("pipeline_term")) == (1, 4)
+    metrics.decoder("p", compiled=False)
+    assert value("pipeline_decoder_compiled") == 0

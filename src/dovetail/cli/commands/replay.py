@@ -10,6 +10,7 @@ from dovetail.cli.output import plural, print_done
 from dovetail.cli.progress import progress_bar
 from dovetail.cli.spark_options import (
     ArchiveOption,
+    CatalogOption,
     MasterOption,
     SinceOption,
     TopicArgument,
@@ -32,6 +33,7 @@ def replay(
     topic: TopicArgument,
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Topic to write to.")],
     archive: ArchiveOption = None,
+    catalog: CatalogOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     master: MasterOption = None,
@@ -51,7 +53,7 @@ def replay(
 
     with started(f"replay {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         bar.add_task(f"replaying {topic}", total=None)
-        source = frame_of(spark, target, topic, archive)
+        source = frame_of(spark, target, topic, archive, catalog)
         rows = jobs.replay(spark, target.brokers(), source, to, chosen=chosen)
     print_done(
         as_json,

@@ -11,6 +11,7 @@ from dovetail.cli.output import print_rows
 from dovetail.cli.progress import progress_bar
 from dovetail.cli.spark_options import (
     ArchiveOption,
+    CatalogOption,
     MasterOption,
     SinceOption,
     TopicArgument,
@@ -37,6 +38,7 @@ def stats(
     since: SinceOption = None,
     until: UntilOption = None,
     archive: ArchiveOption = None,
+    catalog: CatalogOption = None,
     master: MasterOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
@@ -52,7 +54,7 @@ def stats(
 
     with started(f"stats {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         bar.add_task(f"counting {topic}", total=None)
-        frame = frame_of(spark, target, topic, archive)
+        frame = frame_of(spark, target, topic, archive, catalog)
         found = statistics(frame, window=window, chosen=chosen)
     print_rows(
         as_json,

@@ -21,6 +21,7 @@ from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient, client_of
 from dovetail.settings.tracing import TracingSettings
+from dovetail.spark.records import warn_if_plain
 from dovetail.teams.chains.chain import AGE_S_MAX
 from dovetail.teams.chains.lane import clock_s
 from dovetail.teams.graph import Stage
@@ -65,6 +66,7 @@ def serve(
     shares: Sequence[Share], brokers: Brokers, *, traced: TracingSettings | None = None
 ) -> None:
     """Serves the partitions until this process is not wanted any more. Raises `TeamFailed`."""
+    warn_if_plain()
     parent, client = os.getppid(), client_of(brokers)
     task = _Task(client, KafkaClient(brokers, timeout_s=_COMMIT_S_MAX), traced)
     try:

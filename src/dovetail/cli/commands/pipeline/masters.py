@@ -238,5 +238,7 @@ def title_of(document: dict[str, Any]) -> str:
     """The pipeline, its state and its driver."""
     term = f", term {document['term']}" if document["term"] else ""
     title = f"{document['pipeline']}: {document['state']}{term} ({document['driver']})"
+    if document.get("ui"):
+        title += f"; Spark's pages: {document['ui']}"
     standbys = document.get("standbys")
     return f"{title}; standing by: {', '.join(standbys)}" if standbys else title

@@ -42,6 +42,9 @@ export const page = {
           h("span", { class: "soft" }, "last report ", ago(pipeline.reported_ms, at.nowMs)),
         ),
         tools: [
+          pipeline.ui
+            ? h("a", { class: "button", href: pipeline.ui, rel: "noreferrer" }, "Spark UI")
+            : null,
           button("Cancel a job", () => cancel(pipeline.pipeline, "")),
           at.live(),
         ],
