@@ -129,6 +129,8 @@ ENDING = {
     "client/handler": "the consumer, as a failed attempt",
     "client/threads": "nobody needs to: the threads are given up",
     "client/leave": "nobody needs to: the connection is given up",
+    "cli/broker": "the node, which ends, and its brokers with it",
+    "cli/input": "nobody needs to: it is logged; the broker is safe without its parent",
     "cli/lead": "the command line, which raises it",
     "cli/lead-command": "nobody needs to: the end of its pipe ends the command",
     "cli/display": "the user sees the last table; the teams go on",

@@ -19,7 +19,7 @@ MODULE_LINES_MAX = 500
 
 #: Which rooms a room may know. `node` composes; `cli` and `console` are known to nobody.
 ARROWS = {
-    "coordination": set(),
+    "coordination": {"wire"},
     "storage": {"coordination", "wire"},
     "log": {"coordination", "storage", "wire"},
     "wire": set(),

@@ -24,6 +24,7 @@ used.
     confirming.py        the question before something is deleted
     completing.py        what a shell offers after TAB
     spark_options.py     what the commands that are Spark jobs share
+    brokers.py           several brokers on one machine, for `dovetail up --brokers`
     starting.py          why a node cannot start, and which flag to change
     program.py           how this program was called, for hints that can be copied
     commands/            one module for each noun or verb

@@ -62,7 +62,7 @@ def missing_of(settings: Settings) -> str | None:
     timeline = settings.timeline
     if not timeline.enabled:
         return "this node serves no timelines: timeline.enabled is false"
-    if settings.coordination.kind != "embedded" and timeline.store != "postgres":
+    if not settings.coordination.alone and timeline.store != "postgres":
         return (
             "this node serves no timelines: in a cluster they need timeline.store = 'postgres' and "
             "timeline.dsn"

@@ -13,12 +13,15 @@ A small, ordered, durable store of keys that every node sees alike. It serves fo
 An election here tells a node that it may try. The store to which it then writes refuses an old
 term: a paused holder does not know that its lease has ended.
 
-A third service needs a module here that keeps the contract of `protocol.py`, a kind in
+A further service needs a module here that keeps the contract of `protocol.py`, a kind in
 `settings/coordination.py`, a branch in `node/node.py` (`_start_coordination`), and a run of the
 conformance suite in `tests/unit/coordination`.
 
     protocol.py        the contract, with its types and limits
     embedded.py        in this process, on one SQLite file: no other service to run
+    shared.py          in another process of this machine, which shares its embedded one
+    service.py         answers the calls of those other processes
+    calls.py           these calls
     etcd.py            on an etcd cluster (extra `etcd`)
     lease.py           `LeaseKeeper`: keeps a lease alive in the background, on any service
     mirror.py          a view of the keys below a prefix, kept up to date

@@ -36,7 +36,7 @@ class History:
         assert events[0].revision == revision
         self._events[revision] = events
         self._count += len(events)
-        self._bytes += _size(events)
+        self._bytes += size_of(events)
         self.revision = revision
         for watch in self._watches:
             watch.offer(revision, events)
@@ -72,7 +72,7 @@ class History:
         oldest = Revision(self.floor + 1)
         events = self._events.pop(oldest)
         self._count -= len(events)
-        self._bytes -= _size(events)
+        self._bytes -= size_of(events)
         self.floor = oldest
 
 
@@ -86,6 +86,16 @@ class Watch:
         # A later revision than ours comes from another store: what it knew is not our history.
         self._foreign = after > history.revision
         self._ready = asyncio.Event()
+
+    @property
+    def position(self) -> Revision:
+        """Everything up to this revision was given, or is not for this reader."""
+        return self._position
+
+    def at_once(self) -> tuple[WatchEvent, ...]:
+        """The next revision if it is there already, else nothing. Raises as the iterator."""
+        self._history.check_up()
+        return self._advance()
 
     def __aiter__(self) -> "Watch":
         return self
@@ -128,5 +138,6 @@ class Watch:
         return tuple(event for event in events if event.key.startswith(self._prefix))
 
 
-def _size(events: tuple[WatchEvent, ...]) -> int:
+def size_of(events: tuple[WatchEvent, ...]) -> int:
+    """Bytes of the keys and values of a revision."""
     return sum(len(event.key) + len(event.value or b"") for event in events)

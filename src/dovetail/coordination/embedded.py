@@ -14,23 +14,24 @@ the next one gathers, so all requests that arrive meanwhile share a sync.
                                              coordinator goes out of service
 
 Leases run on the monotonic clock. They end with the process: the file belongs to one process at a
-time, so every holder of a lease of the former process is gone with it.
+time. A holder in another process that outlives it has lost its lease, and hears so when it asks.
 
-Survives: a crash at any point. Leaves to others: more than one machine (etcd).
+Survives: a crash at any point. Leaves to others: more processes (`service.py` answers their calls
+out of this one), more than one machine (etcd).
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from dovetail.background import keep_task, start_task
 from dovetail.clock import Clock
-from dovetail.coordination._history import History
+from dovetail.coordination._history import History, size_of
 from dovetail.coordination._journal import Journal, Loaded
 from dovetail.coordination._keyspace import Draft, Keyspace
 from dovetail.coordination._leases import LeaseTable
@@ -194,6 +195,29 @@ class EmbeddedCoordinator:
         check_prefix(prefix)
         with self._history.watching(prefix, after=after) as watch:
             yield watch
+
+    async def changes(
+        self, prefix: str, *, after: Revision, wait_ms: int, bytes_max: int
+    ) -> tuple[Revision, list[tuple[WatchEvent, ...]]]:
+        """What a watch would show, for readers that ask: waits until there is something.
+
+        Returns whole revisions in order, about `bytes_max` of them and at least one, or none after
+        `wait_ms`; and the revision up to which nothing else below the prefix has changed.
+
+        Raises as a watch.
+        """
+        self._check_up()
+        check_prefix(prefix)
+        with self._history.watching(prefix, after=after) as watch:
+            found: list[tuple[WatchEvent, ...]] = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    found.append(await anext(watch))
+            held_bytes = sum(map(size_of, found))
+            while found and held_bytes < bytes_max and (events := watch.at_once()):
+                found.append(events)
+                held_bytes += size_of(events)
+            return watch.position, found
 
     async def grant(self, *, ttl_ms: int) -> LeaseId:
         self._check_up()

@@ -60,7 +60,7 @@ def backups_of(
     timelines = "none"
     if settings.timeline.enabled and settings.timeline.store == "postgres":
         timelines = "postgres"
-    elif settings.timeline.enabled and settings.coordination.kind == "embedded":
+    elif settings.timeline.enabled and settings.coordination.alone:
         timelines = "sqlite"
     return Backups(
         Source(

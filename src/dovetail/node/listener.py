@@ -10,7 +10,9 @@ import asyncio
 from dovetail.background import Tasks
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
+from dovetail.coordination.calls import CALLS as COORDINATION_CALLS
 from dovetail.coordination.membership import Membership
+from dovetail.coordination.service import CoordinationService
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka.handlers import KafkaDispatch
 from dovetail.log.ends.calls import CALLS as ENDS_CALLS
@@ -59,6 +61,7 @@ class Listener:
         self.storage: StorageService | None = None
         #: Of the disk of `storage`.
         self.identity = ""
+        self.coordination: CoordinationService | None = None
         self.timelines: TimelineService | None = None
         self.transactions: TransactionService | None = None
         self.shares: ShareService | None = None
@@ -100,6 +103,9 @@ class Listener:
         if self.storage is not None and key in calls.STORAGE_KEYS:
             self._security.demand_node(connection)
             return self.storage(connection, frame)
+        if self.coordination is not None and key in calls.COORDINATION_KEYS:
+            self._security.demand_node(connection)
+            return self.coordination(connection, frame)
 
         if self.transactions is not None and key in calls.TRANSACTION_KEYS:
             self._security.demand_node(connection)
@@ -132,6 +138,8 @@ class Listener:
             services.append(SHARE_CALLS.service)
         if self.ends is not None and self._security.is_node(connection):
             services.append(ENDS_CALLS.service)
+        if self.coordination is not None and self._security.is_node(connection):
+            services.append(COORDINATION_CALLS.service)
         if self.storage is not None and self._security.is_node(connection):
             services.append(STORAGE_CALLS.service)
             identity = self.identity

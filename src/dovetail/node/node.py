@@ -8,7 +8,6 @@ the requests in flight, and stops listening.
 """
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -19,8 +18,7 @@ from dovetail import __version__
 from dovetail.addresses import Address
 from dovetail.background import Tasks, watch_loop
 from dovetail.clock import Clock, SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator
-from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.coordination import Coordinator
 from dovetail.coordination.membership import (
     BROKER_ROLE,
     OVERSEER_ROLE,
@@ -28,6 +26,7 @@ from dovetail.coordination.membership import (
     Member,
     Membership,
 )
+from dovetail.coordination.service import CoordinationService
 from dovetail.errors import CoordinationDown, InvalidSetting
 from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
@@ -36,7 +35,9 @@ from dovetail.log.ends.calls import EndsService
 from dovetail.log.share.brokers import ShareService
 from dovetail.log.transactions.brokers import TransactionService
 from dovetail.logging import get_logger
+from dovetail.node import collecting
 from dovetail.node.broker import Broker, brokers_among
+from dovetail.node.coordinators import open_coordinator, shared_by
 from dovetail.node.disk import backups_of, open_store, raise_file_limit, scrub
 from dovetail.node.history import History
 from dovetail.node.insight import Insight, missing_nodes
@@ -110,6 +111,7 @@ class Node:
         self._missing = ["starting"]
         self._tasks = Tasks()
         self._supervisor = Supervisor()
+        self._shared: CoordinationService | None = None
         self._storage: LocalStorageNode | None = None
         self._disk_identity = ""
         self._report_damage: list[str] = []
@@ -125,6 +127,8 @@ class Node:
 
         #: What the console shows beyond health; None until the node listens.
         self.insight: Insight | None = None
+        #: What else can be wrong, beside this node: asked for reasons.
+        self.also: list[Callable[[], list[str]]] = []
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
 
@@ -156,6 +160,8 @@ class Node:
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
         reasons += [f"background work {text}" for text in self._supervisor.problems()]
+        for ask in self.also:
+            reasons += ask()
         return not reasons, reasons
 
     def cluster(self) -> ClusterReport | None:
@@ -170,6 +176,7 @@ class Node:
             with self._supervisor.supervising():
                 self.endpoints = await self._start()
         except BaseException:
+            collecting.usually()
             await self._stack.aclose()
             raise
         return self
@@ -181,6 +188,7 @@ class Node:
     async def _start(self) -> Endpoints:
         settings = self._settings
         raise_file_limit()
+        collecting.rarely()
         data_dir = settings.node.data_dir
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -188,7 +196,7 @@ class Node:
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings))
 
-        coordinator = await self._start_coordination(data_dir)
+        coordinator = await self._start_coordination()
         self._security = await start_security(settings, coordinator)
         self._stack.push_async_callback(self._security.stop)
 
@@ -251,9 +259,7 @@ class Node:
         self._history.start(self._broker, self._timelines, insight.brokers)
         self._stack.push_async_callback(self._history.stop)
 
-        # The collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        collecting.settle()
 
     async def _open_disk(self, coordinator: Coordinator, folder: Path) -> None:
         """Opens this node's ledgers, if the disk is the one that is known under its number."""
@@ -289,6 +295,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
         )
+        listener.coordination = self._shared
         if self._storage is not None:
             listener.storage = StorageService(self._storage)
             listener.identity = self._disk_identity
@@ -299,7 +306,7 @@ class Node:
     async def _start_nodes(self, coordinator: Coordinator, roles: list[str]) -> Nodes:
         """The storage nodes that ledgers are placed on."""
         settings = self._settings
-        if settings.coordination.kind == "etcd":
+        if not settings.coordination.alone:
             return await self._join_cluster(coordinator)
         if self._storage is None or BROKER_ROLE not in roles:
             raise InvalidSetting(
@@ -308,19 +315,11 @@ class Node:
             )
         return OneNode(settings.node.node_id, self._storage)
 
-    async def _start_coordination(self, data_dir: Path) -> Coordinator:
-        settings = self._settings.coordination
-        coordinator: Coordinator
-        if settings.kind == "embedded":
-            coordinator = await EmbeddedCoordinator.open(
-                data_dir / "coordination.sqlite", clock=self._clock
-            )
-        else:
-            coordinator = await EtcdCoordinator.open_patiently(
-                EtcdSettings.of(settings), self._etcd_is_away
-            )
-            self._missing = ["starting"]
+    async def _start_coordination(self) -> Coordinator:
+        coordinator = await open_coordinator(self._settings, self._clock, self._etcd_is_away)
+        self._missing = ["starting"]
         self._stack.push_async_callback(coordinator.close)
+        self._shared = shared_by(self._settings, coordinator)
         return MeasuredCoordinator(coordinator, self._metrics.coordination)
 
     def _etcd_is_away(self, error: CoordinationDown, retry_s: float) -> None:

@@ -148,7 +148,7 @@ def _own_way(settings: Settings, authenticator: Authenticator | None) -> OwnWay:
             "ssl.ca.location": wanted.tls_ca,
             "ssl.endpoint.identification.algorithm": "none",
         }
-    alone = settings.coordination.kind == "embedded"
+    alone = settings.coordination.alone
     if tls is not None and not wanted.tls_ca and alone and wanted.mechanisms != ("PLAIN",):
         # A node that is alone reaches nobody but itself, and may not have been told who signed its
         # certificate. SCRAM shows the password to nobody, and whoever answers has to know it.

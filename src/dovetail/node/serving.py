@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import uvloop
 
@@ -37,8 +37,16 @@ _EXIT_LOST = 1
 _EXIT_NOW = 130
 
 
+#: What runs beside a node while it serves; it is entered before the node counts as ready.
+Beside = Callable[[Node], AbstractAsyncContextManager[None]]
+
+
 def serve(
-    settings: Settings, on_ready: Callable[[Endpoints], None], *, http: HttpStarter | None = None
+    settings: Settings,
+    on_ready: Callable[[Endpoints], None],
+    *,
+    http: HttpStarter | None = None,
+    beside: Beside | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT; a second signal exits at once. Returns the exit code.
 
@@ -47,7 +55,7 @@ def serve(
     _keep_freed_memory()
     tracing.use(settings.tracing, service=f"dovetail-{settings.node.name}")
     try:
-        return uvloop.run(_serve(settings, on_ready, http))
+        return uvloop.run(_serve(settings, on_ready, http, beside))
     finally:
         tracing.end()
 
@@ -68,7 +76,10 @@ def _keep_freed_memory() -> None:
 
 
 async def _serve(
-    settings: Settings, on_ready: Callable[[Endpoints], None], http: HttpStarter | None
+    settings: Settings,
+    on_ready: Callable[[Endpoints], None],
+    http: HttpStarter | None,
+    beside: Beside | None,
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -89,6 +100,8 @@ async def _serve(
         async with AsyncExitStack() as stack:
             node = await _start(settings, http)
             stack.push_async_exit(node)
+            if beside is not None:
+                await stack.enter_async_context(beside(node))
             starting = None
             node.watch_loop()
             on_ready(node.endpoints)

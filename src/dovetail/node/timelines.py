@@ -1,8 +1,8 @@
 """The timelines of a node: makes their stores and service from the settings.
 
-On a single node each timeline is a file below the data folder. In a cluster every broker serves
-every timeline, so all brokers must reach the store: PostgreSQL. A node of a cluster without
-PostgreSQL serves no timelines and says so.
+On a node that is alone each timeline is a file below the data folder. In a cluster, and where one
+machine has several brokers, every broker serves every timeline, so all brokers must reach the
+store: PostgreSQL. Without it they serve no timelines and say so.
 """
 
 import random
@@ -117,7 +117,7 @@ async def _stores(settings: Settings, data_dir: Path, cluster: str) -> Stores | 
             timeline.dsn, schema=timeline.schema_name, cluster=cluster
         )
 
-    if settings.coordination.kind != "embedded":
+    if not settings.coordination.alone:
         _log.info(
             "this node serves no timelines: in a cluster they need timeline.store = 'postgres'"
         )

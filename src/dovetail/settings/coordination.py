@@ -1,4 +1,4 @@
-"""The section `coordination`: membership, owners and terms, in this process or in etcd."""
+"""The section `coordination`: membership, owners and terms; here, beside this process, in etcd."""
 
 from typing import Literal
 
@@ -8,8 +8,18 @@ from dovetail.settings.kinds import MINUTE_MS, SECOND_MS, DurationMs, Section, s
 class CoordinationSettings(Section):
     """Who is alive and who owns what."""
 
-    kind: Literal["embedded", "etcd"] = setting(
-        "embedded", "'embedded': in this process, for one node. 'etcd': for a cluster."
+    kind: Literal["embedded", "etcd", "shared"] = setting(
+        "embedded",
+        "'embedded': in this process. 'etcd': for a cluster. 'shared': in another node of this "
+        "machine, as `dovetail up --brokers` sets it.",
+    )
+    share: bool = setting(
+        False,
+        "Whether other nodes of this machine use the embedded coordination of this one, as "
+        "`dovetail up --brokers` sets it.",
+    )
+    shared_at: str = setting(
+        "", "For 'shared': address (host:port) of the node that has the coordination."
     )
     endpoints: str = setting(
         "127.0.0.1:2379",
@@ -33,3 +43,8 @@ class CoordinationSettings(Section):
         "", "File with the client certificate (PEM), if etcd requires one."
     )
     tls_key: str = setting("", "File with the key of that certificate (PEM).")
+
+    @property
+    def alone(self) -> bool:
+        """Whether this node has no others beside it."""
+        return self.kind == "embedded" and not self.share

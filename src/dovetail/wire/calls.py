@@ -12,7 +12,7 @@ message, on either side. Messages travel as arrays; a newer one may have more el
 
 Keys: `Hello` has the first. Each service has its own range, and its table of messages in its own
 room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`,
-`log/share/calls.py`, `log/ends/calls.py`).
+`log/share/calls.py`, `log/ends/calls.py`, `coordination/calls.py`).
 
 Version: all calls share one, `VERSION`. A connection begins with `Hello`, whose first elements
 never change; the node answers with its version, its services and its time. Nodes of different
@@ -51,6 +51,7 @@ TIMELINE_KEYS: Final = range(11_000, 12_000)
 TRANSACTION_KEYS: Final = range(12_000, 12_100)
 SHARE_KEYS: Final = range(12_100, 12_200)
 ENDS_KEYS: Final = range(12_200, 12_300)
+COORDINATION_KEYS: Final = range(12_300, 12_400)
 
 #: Longest text of an error that travels.
 ERROR_TEXT_MAX: Final = 2_048

@@ -32,7 +32,7 @@ def test_every_setting_is_there_with_default_bounds_and_a_sentence() -> None:
     assert "| `log.retention_ms` | `7d` | from -1 |" in page
     assert "| `coordination.lease_ms` | `3s` | 2s to 1m |" in page
     assert "| `kafka.port` | `9092` | 0 to 65535 |" in page
-    assert "| `coordination.kind` | `embedded` | `embedded`, `etcd` |" in page
+    assert "| `coordination.kind` | `embedded` | `embedded`, `etcd`, `shared` |" in page
     assert "| `storage.segment_bytes` | `256MiB` | 64KiB to 2GiB |" in page
     secret = next(line for line in page.splitlines() if "`outbox.sasl_password`" in line)
     assert secret.endswith("Never shown. |")

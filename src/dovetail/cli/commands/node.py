@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from dovetail.background import start_thread
+from dovetail.cli.brokers import end_with_input
 from dovetail.cli.commands.up import (
     AdvertisedHostOption,
     AdvertisedPortOption,
@@ -70,6 +72,7 @@ def node(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
+    until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run one node of a cluster; the nodes find each other through etcd. Ctrl-C stops it.
 
@@ -99,11 +102,13 @@ def node(
     if settings.origin("node.name").place == "default":
         flags.append(Flag("node.name", f"dovetail-{settings.node.node_id}", "--node-id"))
         settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    if until_input_ends:
+        start_thread(end_with_input, name="cli/input")
     run_node(settings, as_json=as_json)
 
 
 def _check_is_member(settings: Settings) -> None:
-    if settings.coordination.kind != "etcd":
+    if settings.coordination.alone:
         raise InvalidSetting(
             "a node of a cluster finds the others through etcd; give its address with --etcd "
             f"host:port (coordination.kind and .endpoints). To run a single node: {program()} up"

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -11,12 +11,14 @@ import typer
 
 from dovetail.addresses import Address, parse_address
 from dovetail.background import start_thread
+from dovetail.cli.brokers import BROKERS_MAX, Broker, BrokerProcesses, check, storage_settings
 from dovetail.cli.options import (
     BOOTSTRAP_DEFAULT,
     ConfigOption,
     SetOption,
     examples,
     flags_of,
+    root_options,
     settings_of,
 )
 from dovetail.cli.output import print_json_line, print_panel
@@ -32,6 +34,7 @@ EPILOG = examples(
     "dovetail up",
     "dovetail up --data-dir /var/lib/dovetail --port 9192",
     "dovetail up --host 0.0.0.0 --advertised-host queue.example.org",
+    "dovetail up --brokers 4",
     "dovetail up --set log.retention_ms=2d --set storage.durability=os",
 )
 
@@ -86,6 +89,16 @@ def up(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            min=1,
+            max=BROKERS_MAX,
+            help="Use several cores: so many broker processes beside one that has the disk. They "
+            "listen on --port and the ports behind it.",
+        ),
+    ] = None,
 ) -> None:
     """Run a single node that needs no other service. Ctrl-C stops it.
 
@@ -101,7 +114,17 @@ def up(
         no_http=no_http,
     )
     settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
-    run_node(settings, as_json=as_json)
+    if brokers is None:
+        run_node(settings, as_json=as_json)
+    root = root_options(ctx)
+    check(settings, brokers)
+    beside = BrokerProcesses(
+        settings,
+        brokers,
+        config=config_file or root.config,
+        assignments=[*root.assignments, *(assignments or ())],
+    )
+    run_node(storage_settings(settings, brokers), as_json=as_json, beside=beside)
 
 
 def listener_flags(
@@ -128,19 +151,24 @@ def listener_flags(
     )
 
 
-def run_node(settings: Settings, *, as_json: bool) -> NoReturn:
+def run_node(
+    settings: Settings, *, as_json: bool, beside: BrokerProcesses | None = None
+) -> NoReturn:
     """Runs a node in this process until a signal stops it, then exits with its code."""
     configure_logging(format=settings.logging.format, level=settings.logging.level)
     prepare_folder(settings.node.data_dir)
 
     def on_ready(endpoints: Endpoints) -> None:
         if as_json:
-            _print_line(settings, endpoints)
+            _print_line(settings, endpoints, beside)
+        elif beside is not None:
+            _print_brokers(settings, endpoints, beside.brokers)
         else:
             _print_panel(settings, endpoints)
 
     try:
-        code = serve(settings, on_ready, http=_http_with_flags)
+        run = None if beside is None else beside.run
+        code = serve(settings, on_ready, http=_http_with_flags, beside=run)
     except OSError as error:
         explained = error_of_address(error, settings)
         if explained is None:
@@ -188,7 +216,20 @@ def resolves(host: str) -> bool:
     return found.wait(_RESOLVE_S_MAX)
 
 
-def _print_line(settings: Settings, endpoints: Endpoints) -> None:
+def _print_line(settings: Settings, endpoints: Endpoints, beside: BrokerProcesses | None) -> None:
+    if beside is not None:
+        print_json_line(
+            {
+                "kafka": ",".join(one.kafka for one in beside.brokers),
+                "brokers": [
+                    {"number": one.number, "kafka": one.kafka, "http": one.http}
+                    for one in beside.brokers
+                ],
+                "http": endpoints.http,
+                "data_dir": str(endpoints.data_dir.resolve()),
+            }
+        )
+        return
     print_json_line(
         {
             "kafka": endpoints.kafka,
@@ -204,19 +245,17 @@ def _print_panel(settings: Settings, endpoints: Endpoints) -> None:
     hint = "(change it with --advertised-host)"
     if not resolves(advertised.host):
         hint = "which this machine cannot resolve: give --advertised-host"
-    durability = "synced to disk before it is acknowledged"
-    if settings.storage.durability == "os":
-        durability = 'left to the kernel: a power cut can lose records (durability = "os")'
-
     rows = [
         *_place_in_cluster(settings),
         ("Kafka clients", endpoints.kafka),
         ("advertised as", f"{advertised}  {hint}"),
         ("health, metrics", endpoints.http or "off"),
         ("data folder", str(endpoints.data_dir.resolve())),
-        ("every write is", durability),
+        ("every write is", _durability(settings)),
     ]
-    commands = _commands_to_try(endpoints) if "broker" in settings.node.roles.split(",") else []
+    commands = (
+        _commands_to_try(endpoints.kafka) if "broker" in settings.node.roles.split(",") else []
+    )
     print_panel(
         "Dovetail is ready",
         rows,
@@ -224,6 +263,30 @@ def _print_panel(settings: Settings, endpoints: Endpoints) -> None:
         commands=commands,
         ending="Ctrl-C stops the node; the data stays.",
     )
+
+
+def _print_brokers(settings: Settings, endpoints: Endpoints, brokers: Sequence[Broker]) -> None:
+    clients = ",".join(one.kafka for one in brokers)
+    rows = [
+        ("Kafka clients", clients),
+        ("console", ", ".join(one.http for one in brokers if one.http is not None) or "off"),
+        ("health of all", endpoints.http or "off"),
+        ("data folder", str(endpoints.data_dir.resolve())),
+        ("every write is", _durability(settings)),
+    ]
+    print_panel(
+        f"Dovetail is ready: {len(brokers)} brokers over one disk",
+        rows,
+        heading="Try it in another terminal:",
+        commands=_commands_to_try(brokers[0].kafka),
+        ending="Ctrl-C stops all of it; the data stays.",
+    )
+
+
+def _durability(settings: Settings) -> str:
+    if settings.storage.durability == "os":
+        return 'left to the kernel: a power cut can lose records (durability = "os")'
+    return "synced to disk before it is acknowledged"
 
 
 def _place_in_cluster(settings: Settings) -> list[tuple[str, str]]:
@@ -236,8 +299,8 @@ def _place_in_cluster(settings: Settings) -> list[tuple[str, str]]:
     ]
 
 
-def _commands_to_try(endpoints: Endpoints) -> list[str]:
-    address, call = local_address(endpoints.kafka), program()
+def _commands_to_try(kafka: str) -> list[str]:
+    address, call = local_address(kafka), program()
     where = "" if address == BOOTSTRAP_DEFAULT else f" -b {address}"
     return [
         f"{call} topic create hello{where}",

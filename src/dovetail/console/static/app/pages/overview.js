@@ -20,7 +20,7 @@ export const page = {
     return [
       head("Overview", {
         note:
-          (cluster.kind === "embedded"
+          (cluster.kind === "embedded" && overview.nodes.length === 1
             ? "One node on its own"
             : plural(overview.nodes.length, "node")) + `, up for ${span(node.uptime_ms)}`,
         tools: [at.live()],
@@ -33,6 +33,13 @@ export const page = {
       connect(overview),
     ];
   },
+};
+
+/** Where the coordination is, by its kind. */
+const COORDINATION = {
+  embedded: "embedded, in this process",
+  shared: "embedded, in the process that has the disk",
+  etcd: "etcd",
 };
 
 /** What somebody should look at, the worst first, each with what to do. */
@@ -248,6 +255,7 @@ function nodes({ nodes: list, node }, at) {
 }
 
 function connect({ node, nodes: list, cluster }) {
+  const alone = cluster.kind === "embedded" && list.length === 1;
   return section(
     "Connect",
     { note: "Any Kafka client works. Brokers advertise these addresses." },
@@ -259,9 +267,8 @@ function connect({ node, nodes: list, cluster }) {
         ["HTTP", command(node.http ?? "")],
         [
           "Coordination",
-          cluster.kind === "embedded"
-            ? "embedded, in this process"
-            : `etcd, ${plural(list.length, "node")} registered`,
+          COORDINATION[cluster.kind] +
+            (alone ? "" : `, ${plural(list.length, "node")} registered`),
         ],
         ["This node", `${node.name}, roles ${node.roles.join(", ")}, version ${node.version}`],
       ),
