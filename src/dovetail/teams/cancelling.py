@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from dovetail.errors import InvalidInput, Uncertain
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.teams.envelope import Job, checked_id, key_of
+from dovetail.teams.envelope import JOB_ID_BYTES_MAX, Job, checked_id, key_of
 from dovetail.teams.graph import cancels_topic, checked_name
 from dovetail.teams.topics import cancels_of, create
 
@@ -96,8 +96,11 @@ class Cancels:
         return len(self._at_ms)
 
     def note(self, key: bytes, *, at_ms: int, reason: str) -> None:
-        """A cancel, as the topic has it; the last one of an id counts."""
-        self._at_ms[key] = (at_ms, reason)
+        """A cancel, as the topic has it; the last one of an id counts. Others may write there, too:
+        what `cancel` does not write is left out, or cut."""
+        if len(key) > JOB_ID_BYTES_MAX:
+            return
+        self._at_ms[key] = (at_ms, reason[:REASON_CHARACTERS_MAX])
         self._at_ms.move_to_end(key)
         if len(self._at_ms) > CANCELS_MAX:
             self._at_ms.popitem(last=False)

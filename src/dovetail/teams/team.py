@@ -40,6 +40,8 @@ _RATE_S = {"s": 1, "m": 60, "h": 3600}
 BACKOFF_MS_MAX_DEFAULT = 5_000
 #: The furthest that a retry is put off.
 BACKOFF_MS_MAX = 30 * 24 * 3_600_000
+#: The longest delay: the timeline in which jobs wait takes nothing that is due much later.
+AFTER_MS_MAX = 3_650 * 24 * 3_600_000
 #: A backoff up to here is waited for in memory. A longer one goes through a timeline: what the next
 #: attempt at a partition has to read again stays short.
 HOLD_MS_MAX = 2_000
@@ -248,8 +250,8 @@ class Team:
             if not isinstance(team, Team):
                 raise InvalidInput(f"team {self.name!r}: cannot connect to {team!r}, not a team")
         after_ms = parse_duration_ms(after)
-        if after_ms < 0:
-            raise InvalidInput(f"team {self.name!r}: after={after!r} must not be negative")
+        if not 0 <= after_ms <= AFTER_MS_MAX:
+            raise InvalidInput(f"team {self.name!r}: after={after!r} is not from 0 to ten years")
         for name, text in (("as_", as_), ("cycle", cycle)):
             if text is not None:
                 _named(text, _NAME, f"team {self.name!r}: {name}")

@@ -134,6 +134,7 @@ class RunningTimeline:
         try:
             found = await work(self._store)
             failed = False
+
             if op in _CHANGING:
                 health.on_stored(name)
                 self._changed()
@@ -151,8 +152,7 @@ class RunningTimeline:
             raise Uncertain(f"{op}: {error!r}; it may or may not have happened") from error
         finally:
             storage.on_outcome(good=not failed)
-            took_s = perf_counter() - began_s
-            self._context.metrics.query(name, op, took_s, failed=failed)
+            self._context.metrics.query(name, op, perf_counter() - began_s, failed=failed)
         return found
 
     def check_open(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dovetail.errors import InvalidInput
 from dovetail.teams import cancelling
 from dovetail.teams.cancelling import REASON_CHARACTERS_MAX, Cancels, cancel
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import JOB_ID_BYTES_MAX, Job, JobId
 
 HOUR_MS = 3_600_000
 
@@ -45,6 +45,15 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(cancels) == 2
     found = [reason(cancels, Job(JobId(name), b""), 0) for name in "abc"]
     assert found == ["cancelled", None, "cancelled"]
+
+
+def test_foreign_cancels_take_no_more_memory_than_ours() -> None:
+    """T17, R3: a million of them are kept, and a record may have a megabyte."""
+    cancels = Cancels()
+    cancels.note(b"a", at_ms=1, reason="why" * 10**6)
+    assert len(reason(cancels, Job(JobId("a"), b""), 0) or "") == REASON_CHARACTERS_MAX
+    cancels.note(b"b" * (JOB_ID_BYTES_MAX + 1), at_ms=1, reason="")
+    assert len(cancels) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from dovetail.teams import Pipeline, Team
 from dovetail.teams.picture import as_svg, as_text
 from dovetail.teams.tasks.attempt import Share
 from dovetail.teams.tasks.dealing import dealt, units_of
+from dovetail.teams.team import AFTER_MS_MAX
 from dovetail.teams.workers.allowance import Allowance
+from dovetail.timeline import TimelineConfig
 
 
 def test_a_rate_holds_over_any_second() -> None:
@@ -82,6 +84,16 @@ def test_a_limit_that_is_none_is_refused(given: dict[str, Any]) -> None:
     """T19, T16: with the name of the team."""
     with pytest.raises(InvalidInput, match="team 'a'"):
         Team("a", int, **given)
+
+
+@pytest.mark.parametrize("after", [-1, "3651d", 2**62])
+def test_a_delay_that_no_timeline_takes_is_refused(after: str | int) -> None:
+    """R8, T12: a job with one was acknowledged, and dropped when it was to wait."""
+    one, other = Team("a", int), Team("b", int)
+    with pytest.raises(InvalidInput, match="from 0 to ten years"):
+        one.pipe_to(other, after=after)
+    one.pipe_to(other, after="3650d")
+    assert TimelineConfig().ahead_ms_max > AFTER_MS_MAX
 
 
 def test_an_edge_may_lead_to_a_team_of_another_pipeline() -> None:
