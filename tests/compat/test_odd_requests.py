@@ -106,12 +106,19 @@ def test_a_static_member_twice(raw: RawClient, new_name: Callable[[], str]) -> N
     assert beat("b", taken.member_epoch + 7).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def begin(client: RawClient, name: str, producer_id: int = -1, epoch: int = -1) -> Any:
+def begin(
+    client: RawClient,
+    name: str,
+    producer_id: int = -1,
+    epoch: int = -1,
+    *,
+    timeout_ms: int = 60_000,
+) -> Any:
     return asked(
         client,
         m.InitProducerIdRequest(
             transactional_id=name,
-            transaction_timeout_ms=60_000,
+            transaction_timeout_ms=timeout_ms,
             producer_id=producer_id,
             producer_epoch=epoch,
         ),
@@ -142,6 +149,54 @@ def test_a_producer_begins_anew_within_its_transaction(
     assert begin(raw, name, first.producer_id, -1).error_code == ErrorCode.INVALID_REQUEST
     assert begin(raw, name, -1, 0).error_code == ErrorCode.INVALID_REQUEST
     assert begin(raw, name, first.producer_id + 99, 0).error_code == ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_producer_whose_transaction_timed_out_goes_on(
+    raw: RawClient, topic_maker: TopicMaker, new_name: Callable[[], str], version: int
+) -> None:
+    """K8: KIP-588. It can do nothing more in that transaction; it begins anew under its identity,
+    or with KIP-890 aborts, and has the next epoch. Another's beginning fences it for good."""
+    topic, name = topic_maker(), new_name()
+    first = begin(raw, name, timeout_ms=1000)
+    who = (first.producer_id, first.producer_epoch)
+    add = m.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=who[0],
+        v3_and_below_producer_epoch=who[1],
+        v3_and_below_topics=(m.TransactionTopic(name=topic, partitions=(0,)),),
+    )
+    (row,) = raw.ask(add, 3).results_by_topic_v3_and_below[0].results_by_partition
+    assert row.partition_error_code == ErrorCode.NONE
+    asks, deadline = m.DescribeTransactionsRequest(transactional_ids=(name,)), time.monotonic()
+    while raw.ask(asks).transaction_states[0].transaction_state != "CompleteAbort":
+        assert time.monotonic() < deadline + WAIT_S
+        time.sleep(0.05)
+
+    def end(commit: bool) -> tuple[ErrorCode, int]:
+        answer = asked(
+            raw,
+            m.EndTxnRequest(
+                transactional_id=name,
+                producer_id=who[0],
+                producer_epoch=who[1],
+                committed=commit,
+            ),
+            version,
+        )
+        return ErrorCode(answer.error_code), answer.producer_epoch
+
+    bumps = version == 5
+    assert end(True)[0] is (ErrorCode.INVALID_TXN_STATE if bumps else ErrorCode.PRODUCER_FENCED)
+    if bumps:
+        assert end(False) == (ErrorCode.NONE, who[1] + 1)
+    else:
+        assert end(False)[0] is ErrorCode.PRODUCER_FENCED
+    for _ in range(2):  # Also if the answer was lost.
+        again = begin(raw, name, *who)
+        assert (again.error_code, again.producer_epoch) == (ErrorCode.NONE, who[1] + 1)
+    assert begin(raw, name).producer_epoch == who[1] + 2
+    assert begin(raw, name, *who).error_code == ErrorCode.PRODUCER_FENCED
 
 
 def test_positions_of_a_producer_that_is_another(

@@ -5,7 +5,9 @@ that reads a ledger through looks nothing up. A reader that jumps uses the spars
 within 64 KiB of its offset and skips from there.
 
 Compaction leaves gaps: a reader gets the first batch that ends behind its offset, and each ledger
-has one that reaches its end, so every reader gets across. Compaction also replaces ledgers while
+has one that reaches its end, so every reader gets across. That one can be without records; a reader
+gets what follows with it, as some clients ask for ever again behind an answer that holds none
+(kafkajs). Compaction also replaces ledgers while
 they are read (`ChainKeeper.swaps`): a reader whose ledger is gone, or that combined two reads,
 reads again.
 """
@@ -16,6 +18,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dovetail.buffers import Buffer
@@ -103,11 +106,11 @@ async def read_from_storage(
 ) -> list[Buffer]:
     """Batches of one ledger from the one with `offset` on, at least one; none from `end` on.
 
-    Raises `Damaged` or `StorageOut` if they cannot be read, `OffsetOutOfRange` if they were
-    trimmed meanwhile.
+    Of more than one if those of the first hold no record. Raises `Damaged` or `StorageOut` if they
+    cannot be read, `OffsetOutOfRange` if they were trimmed meanwhile.
     """
 
-    async def read() -> list[Buffer]:
+    async def read(offset: int) -> list[Buffer]:
         span = await _span_of(partition, offset)
         try:
             found = await _read_span(partition, span, offset, bytes_max)
@@ -117,7 +120,16 @@ async def read_from_storage(
             raise Damaged(f"{partition.name}: offset {offset} is missing on the disk") from error
         return found if end is None else _below(found, end) or []
 
-    return await _on_one_chain(partition, read)
+    found = await _on_one_chain(partition, partial(read, offset))
+    headers = [read_header(batch) for batch in found]
+    while headers and not any(header.record_count for header in headers):
+        behind = headers[-1].offset_end
+        if behind >= (partition.high_watermark if end is None else end):
+            break
+        more = await _on_one_chain(partition, partial(read, behind))
+        headers = [read_header(batch) for batch in more]
+        found += more
+    return found
 
 
 async def read_committed(

@@ -125,6 +125,13 @@ def test_partitions_are_named_moved_and_forgotten(sessions: FetchSessions) -> No
     assert not partition.on_confirmed
 
 
+def test_what_is_named_and_forgotten_at_once_is_forgotten(sessions: FetchSessions) -> None:
+    """F88: as Kafka 4.3 has it, whether the session knew the partition or not."""
+    session = begun(sessions, request(0, 0, 0, 1))
+    begun(sessions, request(session.id, 1, 1, 2, forgotten=(1, 2)))
+    assert pending(session) == [0]
+
+
 def test_wrong_numbers_have_their_errors(sessions: FetchSessions) -> None:
     """K13: an unknown session, an old epoch, ids in a session of names; -1 ends a session."""
     session = begun(sessions, request(0, 0, 0))

@@ -218,8 +218,9 @@ class FetchSessions:
         session.fresh = False
         self._sessions.move_to_end(session.id)
         self._partitions -= len(session.cached)
-        session.forget(request.forgotten_topics_data)
+        # A partition that is named and forgotten at once is forgotten, as with Kafka.
         session.name(request.topics)
+        session.forget(request.forgotten_topics_data)
         self._partitions += len(session.cached)
         if self._partitions > PARTITIONS_MAX or _has_long_names(request):
             self._remove(session.id)

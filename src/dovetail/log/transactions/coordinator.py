@@ -5,7 +5,7 @@ Promise:
   has the decision. A coordinator that loads the journal continues from there.
 - Every decision is completed: markers are sent until every partition, whichever broker owns it by
   then, has stored its own. A partition of a deleted topic needs none.
-- A transaction that exceeds its producer's timeout is aborted, and the producer fenced.
+- A transaction that exceeds its producer's timeout is aborted, and its epoch fenced.
 
 Memory is ahead of the journal by what is on its way there. A failed append leaves its change in
 memory; the change is stored with the next one, before that is answered.
@@ -412,7 +412,7 @@ class TransactionCoordinator:
                 continue
             if known.state is TransactionState.ONGOING and entry.deadline_ms <= now_ms:
                 _log.info("transaction timed out", id=transactional_id, ms=known.timeout_ms)
-                entry.now = machine.fence(known, now_ms=wall_ms)
+                entry.now = machine.time_out(known, now_ms=wall_ms)
                 entry.ended.clear()
                 self._store(transactional_id, entry, entry.now)
             elif expires:

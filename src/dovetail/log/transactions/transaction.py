@@ -13,8 +13,10 @@ error. The caller stores the next state before it answers, and proceeds only fro
 Epochs. `begin` gives the next epoch, so an older producer of the same name is fenced. With KIP-890
 (`bumps`) every end gives the next one too: a late request of the last transaction can then be
 distinguished from one of this transaction. A producer that lost an answer repeats its request under
-the epoch it knows, which is the one before (`epoch_before`), and gets the same answer again. The
-last epoch is kept for fencing; a producer that reaches it gets a new id.
+the epoch it knows, which is the one before (`epoch_before`), and gets the same answer again. So
+does one whose transaction took too long (KIP-588): it cannot commit, and goes on under the next
+epoch unless another has begun meanwhile. The last epoch is kept for fencing; a producer that
+reaches it gets a new id.
 """
 
 from collections.abc import Iterable
@@ -110,9 +112,9 @@ def begin(
     if known.prepared:
         return TransactionError.BUSY
     if known.state is TransactionState.ONGOING:
-        fenced = fence(known, now_ms=now_ms)
         # The producer itself goes on with the epoch of that abort; another one never hears of it.
-        return fenced if expected is None else _next(fenced, epoch_before=known.epoch)
+        before = NOBODY if expected is None else known.epoch
+        return fence(known, now_ms=now_ms, epoch_before=before)
 
     if expected is not None and expected.epoch != known.epoch <= EPOCH_LAST:
         return known  # It was aborted above, or only the answer to the request before was lost.
@@ -210,6 +212,8 @@ def end(
             if commit
             else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
         )
+        if known.identity.epoch > EPOCH_LAST:
+            return TransactionError.FENCED
         return known if same else TransactionError.INVALID_STATE
     refused = _refusal(known, who)
     if refused is not None:
@@ -247,16 +251,22 @@ def _bumped(ended: Transaction, fresh_id: int) -> Transaction:
     )
 
 
-def fence(known: Transaction, *, now_ms: int) -> Transaction:
-    """An open transaction is to be aborted, and its producer fenced: it took too long, or another
-    one begins."""
+def fence(known: Transaction, *, now_ms: int, epoch_before: int = NOBODY) -> Transaction:
+    """An open transaction is to be aborted, and its epoch fenced: another producer begins, or the
+    same one anew (`epoch_before`)."""
     return _next(
         known,
         state=TransactionState.PREPARE_ABORT,
         epoch=known.epoch + 1,
-        epoch_before=NOBODY,
+        epoch_before=epoch_before,
+        producer_before=NOBODY,
         updated_ms=now_ms,
     )
+
+
+def time_out(known: Transaction, *, now_ms: int) -> Transaction:
+    """An open transaction took too long, and is to be aborted; its producer can begin anew."""
+    return fence(known, now_ms=now_ms, epoch_before=known.epoch)
 
 
 def complete(known: Transaction, *, now_ms: int) -> Transaction:

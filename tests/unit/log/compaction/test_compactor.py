@@ -145,6 +145,22 @@ async def test_a_reader_gets_across_what_is_gone(bench: Bench) -> None:
         await read_from_storage(partition, 41, 10)
 
 
+async def test_a_reader_gets_a_record_with_what_has_none(bench: Bench) -> None:
+    """L17, K1: a ledger of which nothing stays ends in a batch without records, and the next one is
+    too large to join it; kafkajs asked behind such an answer for ever again. At the end of what may
+    be read there is nothing more to give."""
+    partition = await bench.topic(cleanup_policy="compact", segment_bytes="65536")
+    for key in (b"one", b"two", b"two", b"three"):
+        await send(bench, partition, (key, bytes(40_000)))
+        await rolled(partition)
+    await compact(bench, partition)
+    for offset in range(4):
+        batches = await read_from_storage(partition, offset, 10)
+        assert sum(read_header(batch).record_count for batch in batches) == 1, offset
+    short = await read_from_storage(partition, 1, 10, end=2)
+    assert [read_header(batch).record_count for batch in short] == [0]
+
+
 async def test_a_log_of_which_nothing_stays_still_ends_where_it_ended(bench: Bench) -> None:
     """L17: a reader that waits for the end gets there, by a batch without records."""
     partition = await bench.topic(cleanup_policy="compact", delete_retention_ms="0")

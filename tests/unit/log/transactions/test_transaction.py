@@ -64,6 +64,35 @@ def test_a_producer_that_begins_anew_within_its_transaction_goes_on() -> None:
     assert begun(taken, expected=before.identity) is TransactionError.FENCED
 
 
+def test_a_producer_whose_transaction_took_too_long_goes_on() -> None:
+    """K8: KIP-588; by beginning anew, or by KIP-890's abort. It cannot commit what was aborted, and
+    another one's beginning fences it."""
+    before = ongoing(begun())
+    done = machine.complete(machine.time_out(before, now_ms=7), now_ms=8)
+    assert begun(done, expected=before.identity) is done
+    assert done.identity == (70, 1)
+    assert ended(done, before.identity, commit=False, bumps=True) is done
+    assert ended(done, before.identity, bumps=True) is TransactionError.INVALID_STATE
+    assert ended(done, before.identity, commit=False) is TransactionError.FENCED
+    assert machine.add(done, before.identity, [PLACE], now_ms=9) is TransactionError.FENCED
+
+    taken = begun(done)
+    assert taken.identity == (70, 2)
+    assert begun(taken, expected=before.identity) is TransactionError.FENCED
+    assert ended(taken, before.identity, commit=False, bumps=True) is TransactionError.FENCED
+
+
+def test_a_producer_that_got_a_new_id_and_took_too_long_goes_on() -> None:
+    """K8: what it repeats names the id that it has, not the one before that."""
+    moved = Transaction(70, 0, TransactionState.EMPTY, 1_000, 5, producer_before=50)
+    for before in (
+        machine.time_out(ongoing(moved), now_ms=7),
+        begun(ongoing(moved), expected=moved.identity),
+    ):
+        done = machine.complete(before, now_ms=8)
+        assert begun(done, expected=moved.identity) is done
+
+
 def test_the_epoch_for_fencing_is_given_to_nobody() -> None:
     """K8: a producer at its last epoch that begins anew within a transaction gets another id."""
     last = ongoing(Transaction(50, EPOCH_LAST, TransactionState.EMPTY, 1_000, 5))
@@ -71,6 +100,10 @@ def test_the_epoch_for_fencing_is_given_to_nobody() -> None:
     assert fenced.epoch == EPOCH_LAST + 1
     done = machine.complete(fenced, now_ms=8)
     assert begun(done, expected=last.identity).identity == (70, 0)
+    late = machine.complete(machine.time_out(last, now_ms=7), now_ms=8)
+    assert begun(late, expected=last.identity).identity == (70, 0)
+    aborted = ended(late, last.identity, commit=False, bumps=True)
+    assert aborted is TransactionError.FENCED
 
 
 def test_a_producer_that_lost_the_answer_gets_the_same_again() -> None:
