@@ -26,6 +26,7 @@ on a real Kafka. No node imports it: only its users need Spark, Arrow and Java
     offsets.py          the offsets of a batch, and how they are split into tasks           pure
     pushdown.py         which partitions and offsets the filters of a query leave           pure
     planning.py         the partitions and offsets of a query, with the brokers' answers
+    progress.py         how far a stream is behind its topics                               pure
     source.py           `read` and `readStream`
     sink.py             `write` and `writeStream`
     exactly_once.py     why each row is stored once: producer ids, epochs, sequences        pure

@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from dovetail.errors import InvalidInput
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.spark import iceberg
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
 
@@ -167,8 +168,11 @@ def test_a_table_is_asked_for_by_its_place(catalog: Any, tmp_path: Path) -> None
     for place, words in (
         (iceberg.Place("s3://bucket/orders"), "name a catalog of PyIceberg"),
         (iceberg.Place("orders", "prod"), "write namespace.table"),
+        (iceberg.Place("shop.orders", "nowhere"), "PyIceberg's catalog 'nowhere'"),
     ):
         with pytest.raises(InvalidInput, match=words), iceberg._opened(place, "orders"):
             pass
+    with pytest.raises(InvalidInput, match="'offset' is there already"):
+        iceberg.archive(job().spark, Brokers("x:1"), "orders", place, columns={"offset": "1"})
     assert iceberg.Place(str(tmp_path)).found
     assert not iceberg.Place(str(tmp_path / "elsewhere")).found
