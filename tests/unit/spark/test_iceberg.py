@@ -12,6 +12,7 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.utils.config import Config
 
 from dovetail.errors import InvalidInput
 from dovetail.kafka.client.brokers import Brokers
@@ -176,3 +177,23 @@ def test_a_table_is_asked_for_by_its_place(catalog: Any, tmp_path: Path) -> None
         iceberg.archive(job().spark, Brokers("x:1"), "orders", place, columns={"offset": "1"})
     assert iceberg.Place(str(tmp_path)).found
     assert not iceberg.Place(str(tmp_path / "elsewhere")).found
+
+
+def test_a_catalog_of_the_user_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T13: one of PyIceberg's configuration; the namespace is made if it is not there."""
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path / 'theirs.sqlite'}"),
+        ("WAREHOUSE", f"file://{tmp_path}"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{name}", value)
+    # It is read once, at the first import.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    place = iceberg.Place("shop.eu.orders", "prod")
+    with iceberg._opened(place, "orders") as (catalog, name):
+        assert name == ("shop", "eu", "orders")
+        iceberg._created(catalog, name, "hour")
+    with iceberg._opened(place, "orders") as (catalog, name):
+        assert [str(one.transform) for one in catalog.load_table(name).spec().fields] == ["hour"]
