@@ -29,7 +29,7 @@ from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.spark import register, session
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.spark.progress import progress_of
+from dovetail.spark.offsets import progress_of
 from dovetail.spark.source import SPARK_SCHEMA
 
 #: A killed driver is given so long to come so far.

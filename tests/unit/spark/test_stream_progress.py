@@ -1,6 +1,6 @@
 """What Spark reports of a query, as names, lag and rates."""
 
-from dovetail.spark.progress import progress_of
+from dovetail.spark.offsets import progress_of
 
 
 def test_lag_follows_from_positions() -> None:
