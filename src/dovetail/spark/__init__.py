@@ -23,7 +23,7 @@ on a real Kafka. No node imports it: only its users need Spark, Arrow and Java
     given_options.py    options as given, each parsed by its type
     options.py          the options of `format("dovetail")`, checked                        pure
     tables.py           the options of a table of the catalog, kept in its schema           pure
-    offsets.py          the offsets of a batch, and how they are split into tasks           pure
+    offsets.py          the offsets of a batch, its tasks, and the lag of a stream          pure
     pushdown.py         which partitions and offsets the filters of a query leave           pure
     planning.py         the partitions and offsets of a query, with the brokers' answers
     source.py           `read` and `readStream`

@@ -126,9 +126,13 @@ def archive(
 
     Raises `InvalidInput`, `Unavailable`.
     """
+    from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
     from dovetail.spark.options import ReadOptions
     from dovetail.spark.planning import check_loss, offsets_at, partitions_of
 
+    taken = sorted(set(columns or {}) & {*COLUMNS_WITH_HEADERS.names, _PERIOD_COLUMN})
+    if taken:
+        raise InvalidInput(f"a column {taken[0]!r} is there already; give yours another name")
     given = {**brokers.for_tables(), "subscribe": topic}
     options = ReadOptions.of(given)
     job = _Job(spark, options, given, topic, period, rows_max, columns or {})
@@ -184,6 +188,7 @@ def _opened(place: Place, topic: str) -> "Iterator[tuple[Catalog, tuple[str, ...
     try:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.exceptions import RESTError
     except ImportError as error:
         raise Unavailable(
             "tables of Iceberg need PyIceberg: pip install 'dovetailmq[iceberg]'"
@@ -193,7 +198,11 @@ def _opened(place: Place, topic: str) -> "Iterator[tuple[Catalog, tuple[str, ...
         parts = tuple(place.name.split("."))
         if len(parts) < 2:
             raise InvalidInput(f"{place.name!r} is not a table of a catalog; write namespace.table")
-        with load_catalog(place.catalog) as catalog:
+        try:
+            named = load_catalog(place.catalog)
+        except (ValueError, OSError, RESTError) as error:
+            raise InvalidInput(f"PyIceberg's catalog {place.catalog!r}: {error}") from error
+        with named as catalog:
             yield catalog, parts
         return
 
@@ -205,7 +214,8 @@ def _opened(place: Place, topic: str) -> "Iterator[tuple[Catalog, tuple[str, ...
     folder = Path(place.name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     uri = f"sqlite:///{folder / _CATALOG_FILE}"
-    with SqlCatalog(_NAMESPACE, uri=uri, warehouse=folder.as_uri()) as catalog:
+    # Not `as_uri`: PyIceberg takes a %20 for three characters of a name.
+    with SqlCatalog(_NAMESPACE, uri=uri, warehouse=f"file://{folder}") as catalog:
         yield catalog, (_NAMESPACE, topic)
 
 

@@ -1,13 +1,19 @@
-"""The offsets of a batch, and how they are split into tasks; pure.
+"""The offsets of a batch, how they are split into tasks, and how far a stream is; pure.
 
 Positions have the form that Spark's Kafka source has in its checkpoint, {"topic": {"0": 12}}, so
 that people and other tools can read them.
+
+Spark takes no metrics from a source in Python, and describes it by the name of its Java class. But
+it reports positions: where a micro-batch ended and where the topics ended then. From these follow
+the topics' names and their lag (`progress_of`).
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from dovetail.errors import Damaged
 from dovetail.kafka.client.client import Partition
@@ -133,3 +139,47 @@ def lost(start: Positions, first: Positions, latest: Positions) -> list[str]:
         elif offset > latest[topic, number]:
             found.append(f"{name} ends at {latest[topic, number]} (its position was {offset})")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """One source of a query: a stream of topics."""
+
+    topics: tuple[str, ...]
+    #: Records that wait, by partition. None: Spark 4.0 and 4.1 do not report where topics end.
+    behind: Mapping[Partition, int] | None
+    rows: int
+    rows_per_s: float
+
+    @property
+    def lag(self) -> int | None:
+        """Records that wait in all partitions."""
+        return None if self.behind is None else sum(self.behind.values())
+
+
+def progress_of(reported: Mapping[str, Any] | None) -> list[SourceProgress]:
+    """The sources that are topics, of `query.lastProgress` or of a listener's `event.progress`.
+
+    Empty before the first micro-batch.
+    """
+    found = [_source(one) for one in (reported or {}).get("sources", ())]
+    return [one for one in found if one is not None]
+
+
+def _source(one: Mapping[str, Any]) -> SourceProgress | None:
+    end, latest = _positions(one.get("endOffset")), _positions(one.get("latestOffset"))
+    if end is None:
+        return None
+    behind = latest and {key: max(0, at - end.get(key, at)) for key, at in latest.items()}
+    topics = tuple(sorted({topic for topic, _ in end}))
+    rate = float(one.get("processedRowsPerSecond") or 0)
+    return SourceProgress(topics, behind, int(one.get("numInputRows") or 0), rate)
+
+
+def _positions(offsets: Any) -> dict[Partition, int] | None:
+    """None for those of another kind of source."""
+    try:
+        found = json.loads(offsets) if isinstance(offsets, str) else offsets
+        return from_document(found) or None
+    except (ValueError, Damaged):
+        return None

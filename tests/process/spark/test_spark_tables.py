@@ -29,6 +29,7 @@ from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.spark import register, session
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
+from dovetail.spark.offsets import progress_of
 from dovetail.spark.source import SPARK_SCHEMA
 
 #: A killed driver is given so long to come so far.
@@ -216,6 +217,24 @@ def test_a_stream_keeps_to_its_limit_and_goes_on_where_it_stopped(
     assert sum(max(one.offset, 0) for one in committed) >= 200
 
 
+def test_a_stream_says_how_far_it_is(spark: Any, node: RunningNode, tmp_path: Path) -> None:
+    """T20, F7b: each micro-batch reports where it ended and where the topic ended; names, lag and
+    rate follow."""
+    source = topic_of(node)
+    produce(node, source, range(6))
+    frame = stream(spark, node, source, maxOffsetsPerTrigger="2")
+    writer = frame.writeStream.format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    query.awaitTermination()
+    found = [one for reported in query.recentProgress for one in progress_of(reported) if one.rows]
+    assert [(one.topics, one.lag, one.rows) for one in found] == [
+        ((source,), 4, 2),
+        ((source,), 2, 2),
+        ((source,), 0, 2),
+    ]
+    assert all(one.rows_per_s > 0 for one in found)
+
+
 def test_lost_records_fail_the_query_or_are_passed_over(
     spark: Any, node: RunningNode, client: KafkaClient, tmp_path: Path
 ) -> None:
@@ -387,6 +406,7 @@ def test_archive_to_iceberg_and_replay_from_it(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert widened["records"] == 100
     assert command(node, "archive", source, *lake)["records"] == 0
+    assert list((tmp_path / "the lake").rglob("*.parquet")), "nothing is beside the folder"
 
     table = StaticTable.from_metadata(widened["metadata"])
     rows = table.scan().to_arrow()

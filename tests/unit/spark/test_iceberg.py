@@ -12,8 +12,10 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.utils.config import Config
 
 from dovetail.errors import InvalidInput
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.spark import iceberg
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
 
@@ -167,8 +169,31 @@ def test_a_table_is_asked_for_by_its_place(catalog: Any, tmp_path: Path) -> None
     for place, words in (
         (iceberg.Place("s3://bucket/orders"), "name a catalog of PyIceberg"),
         (iceberg.Place("orders", "prod"), "write namespace.table"),
+        (iceberg.Place("shop.orders", "nowhere"), "PyIceberg's catalog 'nowhere'"),
     ):
         with pytest.raises(InvalidInput, match=words), iceberg._opened(place, "orders"):
             pass
+    with pytest.raises(InvalidInput, match="'offset' is there already"):
+        iceberg.archive(job().spark, Brokers("x:1"), "orders", place, columns={"offset": "1"})
     assert iceberg.Place(str(tmp_path)).found
     assert not iceberg.Place(str(tmp_path / "elsewhere")).found
+
+
+def test_a_catalog_of_the_user_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T13: one of PyIceberg's configuration; the namespace is made if it is not there."""
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path / 'theirs.sqlite'}"),
+        ("WAREHOUSE", f"file://{tmp_path}"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{name}", value)
+    # It is read once, at the first import.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    place = iceberg.Place("shop.eu.orders", "prod")
+    with iceberg._opened(place, "orders") as (catalog, name):
+        assert name == ("shop", "eu", "orders")
+        iceberg._created(catalog, name, "hour")
+    with iceberg._opened(place, "orders") as (catalog, name):
+        assert [str(one.transform) for one in catalog.load_table(name).spec().fields] == ["hour"]
