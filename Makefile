@@ -60,7 +60,7 @@ bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the sa
 	@scripts/system-packages redis-server:redis-server nats-server:nats-server beanstalkd:beanstalkd
 	@scripts/java
 	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
-	for program in log beside_kafka clients strangers cluster outbox stream assignments timeline pipeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
+	for program in log beside_kafka clients size strangers cluster outbox stream assignments timeline pipeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000

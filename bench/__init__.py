@@ -9,6 +9,7 @@ stream.py         the shared stream
 pipeline.py       Spark tables and teams
 assignments.py    the assignment of buckets at scale
 clients.py        many clients, idle and at work
+size.py           several brokers of a machine, a crowded machine, many tiny entries
 scale.py          what grows with partitions, topics, groups, clients ...
 steady.py         hours of the same load, and what a node holds meanwhile
 crowd.py          a hundred brokers and a hundred thousand partitions, simulated

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +20,15 @@ STOP_S_MAX = 120.0
 class Node:
     """`dovetail up` on free ports; a context manager that kills it at the end."""
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        """`settings` by the names of their environment variables."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`settings` by the names of their environment variables; `options` of `dovetail up`."""
+        self._options = options
         self._folder = folder
         self._settings = settings or {}
         self._process: subprocess.Popen[str] | None = None
@@ -41,7 +49,15 @@ class Node:
         self._folder.mkdir(parents=True, exist_ok=True)
         log_path = self._folder.with_name(self._folder.name + ".log")
         command = [sys.executable, "-m", "dovetail", "up", "--json"]
-        command += ["--data-dir", str(self._folder), "--port", "0", "--http-port", "0"]
+        command += [
+            "--data-dir",
+            str(self._folder),
+            "--port",
+            "0",
+            "--http-port",
+            "0",
+            *self._options,
+        ]
         started = time.perf_counter()
         with log_path.open("a") as log:
             self._process = subprocess.Popen(

@@ -154,7 +154,7 @@ def _values(run: Run, name: str, server: Server, ready_s: float) -> dict[tuple[s
 
     run.step(f"{name}: latency")
     end_to_end = latencies(server.bootstrap, run.sized(10_000, quick=2_000))[_WARM:]
-    singly = _one_at_a_time(server.bootstrap, run.sized(4_000, quick=600))[_WARM:]
+    singly = one_at_a_time(server.bootstrap, run.sized(4_000, quick=600))[_WARM:]
     for percent in (50, 99):
         found[f"end to end at 1000/s, p{percent}", "ms"] = percentile(end_to_end, percent)
         found[f"one at a time, p{percent}", "ms"] = percentile(singly, percent)
@@ -173,7 +173,7 @@ def _produce(server: Server, topic: str, messages: int, size: int) -> client.Spa
     )
 
 
-def _one_at_a_time(bootstrap: str, messages: int) -> list[float]:
+def one_at_a_time(bootstrap: str, messages: int) -> list[float]:
     """Milliseconds from each message to its acknowledgement, before the next is sent."""
     topic = client.create_topic(bootstrap, "singly")
     sender = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -34,10 +35,11 @@ class Machine:
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
 
-    def launch(self, *, port: int = 0) -> "subprocess.Popen[str]":
+    def launch(self, *, port: int = 0, brokers: int | None = 2) -> "subprocess.Popen[str]":
         """Starts it, and does not wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
-        command = [sys.executable, "-m", "dovetail", "up", "--brokers", "2", "--json"]
+        command = [sys.executable, "-m", "dovetail", "up", "--json"]
+        command += [] if brokers is None else [f"--brokers={brokers}"]
         command += [
             "--data-dir",
             str(self._folder / "data"),
@@ -57,11 +59,16 @@ class Machine:
             )
         return self._process
 
-    def start(self) -> None:
-        """Returns when all brokers serve."""
-        process = self.launch()
+    def start(self, *, brokers: int | None = 2) -> None:
+        """Returns when all brokers serve; None is a node without any beside it."""
+        process = self.launch(brokers=brokers)
         assert process.stdout is not None
-        line = process.stdout.readline()
+        timer = threading.Timer(WAIT_SECONDS_MAX, process.kill)
+        timer.start()
+        try:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
         assert line, (self._folder / "log").read_text()
         self.ready = json.loads(line)
 
@@ -162,15 +169,20 @@ def expected(count: int) -> list[list[int]]:
 def test_brokers_on_one_machine_are_one_cluster_and_lose_nothing(machine: Machine) -> None:
     """U2, L9: clients see one cluster; neither a broker's kill -9 nor that of all loses a record.
 
-    The broker comes back where its clients know it; without the process that has the disk none
-    lives on; a stop leaves nothing running.
+    They serve what a single node has stored in the folder. The broker comes back where its clients
+    know it; without the process that has the disk none lives on; a stop leaves nothing running.
     """
+    machine.start(brokers=None)
+    admin = AdminClient({"bootstrap.servers": machine.ready["kafka"]})
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(WAIT_SECONDS_MAX)
+    produce(machine.ready["kafka"], 0, 50)
+    assert machine.end(signal.SIGTERM) == 0
+
     machine.start()
     first, second = machine.bootstrap
     admin = AdminClient({"bootstrap.servers": first})
-    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(WAIT_SECONDS_MAX)
     wait_until(lambda: leaders(admin) == {101, 102}, "both brokers lead")
-    produce(first, 0, 100)
+    produce(first, 50, 50)
     assert read_all(second, 100) == expected(100)
 
     machine.brokers()[102].kill()

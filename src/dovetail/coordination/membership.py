@@ -144,6 +144,8 @@ class Membership:
         self._clock = clock
         self._ttl_ms = ttl_ms
         self._members: dict[int, Member] = {}
+        #: Of the last change of each, also of those that are gone.
+        self._revisions: dict[int, Revision] = {}
         #: Nodes that went, and until when they are remembered.
         self._gone: dict[int, tuple[Member, float]] = {}
         #: Nodes that went without deregistering.
@@ -210,7 +212,12 @@ class Membership:
         return self._lease.id
 
     def absence_of(self, number: int) -> Sequence[Unchanged]:
-        """The condition that a node is not registered at the moment of a transaction."""
+        """The condition that a node is no registered broker at the moment of a transaction."""
+        member = self._members.get(number)
+        if member is not None and BROKER_ROLE not in member.roles:
+            # It owned partitions when it had that role. It can have it again, and then it has
+            # registered anew.
+            return (Unchanged(_key(number), self._revisions[number]),)
         return (Unchanged(_key(number), ABSENT),)
 
     # This node's place
@@ -337,6 +344,7 @@ class Membership:
 
     def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
         number = int(key.removeprefix(NODES))
+        self._revisions[number] = revision
         if value is None:
             member = self._members.pop(number, None)
             if member is not None:

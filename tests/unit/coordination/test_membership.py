@@ -248,6 +248,30 @@ async def test_who_is_announced_is_not_absent(coordinator: Coordinator) -> None:
             assert outcome.applied is absent
 
 
+async def test_who_is_no_broker_any_more_owns_nothing(coordinator: Coordinator) -> None:
+    """L9, U2: what a node had as a broker is free when it is back without that role, until it is
+    back with it."""
+
+    async def claimed(by: Joined) -> bool:
+        conditions = by.membership.absence_of(1)
+        outcome = await coordinator.transact([Put("/claimed", b"")], conditions=conditions)
+        return outcome.applied
+
+    async with joined(coordinator, 2) as other:
+        async with joined(coordinator, 1, STORAGE_ROLE):
+            await other.until(lambda: 1 in other.membership.members())
+            async with asyncio.timeout(DEADLINE_S):
+                # It renews its load, so what is seen of it can be old for a moment.
+                while not await claimed(other):
+                    await asyncio.sleep(0.01)
+            as_seen = other.membership.absence_of(1)
+        async with joined(coordinator, 1):
+            outcome = await coordinator.transact([Put("/claimed", b"")], conditions=as_seen)
+            assert not outcome.applied
+            await other.until(lambda: other.alive == {1, 2})
+            assert not await claimed(other)
+
+
 async def test_another_process_under_the_same_number_replaces(coordinator: Coordinator) -> None:
     """L1, L9: who starts last has the number; the first finds out and ends."""
     async with joined(coordinator, 1) as first:

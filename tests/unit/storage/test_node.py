@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faulty_disk import FaultyDisk
 
-from dovetail.errors import DiskFull, DovetailError, Fenced, StorageOut
+from dovetail.errors import DiskFull, DovetailError, EntryUnknown, Fenced, StorageOut
 from dovetail.storage import (
     NO_ENTRY,
     SINGLE,
@@ -23,7 +23,7 @@ from dovetail.storage import (
     StoreSettings,
     Term,
 )
-from dovetail.storage.disk.commands import GroupReport
+from dovetail.storage.disk.commands import Append, GroupReport
 from dovetail.storage.placement import Fragment
 
 
@@ -182,3 +182,35 @@ async def test_a_write_that_finds_no_room_is_told_although_the_disk_has_some() -
         assert node.full_because is None
     finally:
         await node.close()
+
+
+async def test_each_of_many_reads_at_once_has_its_own_answer(tmp_path: Path) -> None:
+    """L7, F60: one that fails, and one whose reader has gone, disturb none of the others."""
+    node = open_node(tmp_path)
+    for entry in range(100):
+        stored: asyncio.Future[DovetailError | None] = asyncio.Future()
+        content = b"entry %d" % entry
+        node.append(
+            Append(LedgerId(1), EntryId(entry), Term(1), EntryId(-1), content), stored.set_result
+        )
+        assert await stored is None
+
+    async def read(entry: int) -> bytes:
+        found = await node.read(LedgerId(1), EntryId(entry), last=EntryId(entry), bytes_max=1)
+        return bytes(found[0].payload)
+
+    reads = [asyncio.create_task(read(entry)) for entry in (*range(100), 100, 101)]
+    await asyncio.sleep(0)
+    for gone in reads[::7]:
+        gone.cancel()
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*reads, return_exceptions=True)
+    for entry, answer in enumerate(answers):
+        if entry % 7 == 0:
+            assert isinstance(answer, asyncio.CancelledError)
+        elif entry >= 100:
+            assert isinstance(answer, EntryUnknown)
+        else:
+            assert answer == b"entry %d" % entry
+    assert await read(99) == b"entry 99"
+    await node.close()
