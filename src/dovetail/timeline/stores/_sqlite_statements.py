@@ -24,9 +24,9 @@ _RARE = (
     "hold INTEGER NOT NULL DEFAULT 0",
 )
 #: A message that is behind another one of its order key is in none of the indexes that a lease
-#: reads. At most one of a key is not. Every index ends with the id of the row, so that is named only
-#: where something else is behind it: messages of many keys touch a page of `messages_order` each,
-#: and smaller entries are fewer pages.
+#: reads. At most one of a key is not. Every index ends with the id of the row, so that is named
+#: only where something else is behind it: messages of many keys touch a page of `messages_order`
+#: each, and smaller entries are fewer pages.
 _INDEXES = """
 CREATE INDEX messages_visible ON messages (visible, id, bucket) WHERE parked = 0;
 CREATE INDEX messages_parked ON messages (visible) WHERE parked = 1;
