@@ -370,6 +370,56 @@ def test_messages_are_changed_by_filter(watched: WatchedPage, world: ConsoleWorl
     timeline.delete()
 
 
+def test_a_timeline_in_use_is_operated(watched: WatchedPage, world: ConsoleWorld) -> None:
+    """U5, B23: settings, pause and resume; schedules added, changed and removed; a purge."""
+    page, timeline = watched.page, world.client.timeline("operated")
+    timeline.create()
+    timeline.schedule(b"x", delay="1h")
+    watched.open("/timelines/operated")
+    dialog, main = page.get_by_role("dialog"), page.locator("main")
+
+    watched.button("Change")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("Nothing has changed")
+    dialog.get_by_label("attempts_max").fill("0")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("attempts_max")
+    dialog.get_by_label("attempts_max").fill("3")
+    dialog.get_by_label("when_busy").select_option("stop")
+    watched.confirm("Save")
+    watched.says("Changed the settings of operated")
+    watched.button("Pause")
+    expect(main).to_contain_text("Nothing is pushed until it is resumed")
+    config = timeline.describe().config
+    assert (config.attempts_max, config.when_busy, config.paused) == (3, "stop", True)
+    watched.button("Resume")
+    expect(main).not_to_contain_text("Nothing is pushed until it is resumed")
+    assert not timeline.describe().config.paused
+
+    rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    for number, shown in (("10", "every 10 min"), ("20", "every 20 min")):
+        watched.button("Add schedule")
+        dialog.get_by_label("Name").fill("report")
+        dialog.get_by_label("Every").fill(number)
+        watched.confirm("Add")
+        watched.says("Schedule report is set")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text(shown)
+    page.get_by_role("button", name="Remove schedule report").click()
+    watched.confirm("Remove schedule")
+    expect(rows).to_have_count(0)
+
+    watched.button("Purge")
+    expect(dialog).to_contain_text("1 message now")
+    watched.confirm("Purge")
+    assert timeline.peek() == []
+    assert timeline.schedules() == []
+    # The refused setting is in the browser's own log, too.
+    assert all("400" in wrong for wrong in watched.wrongs)
+    watched.wrongs.clear()
+    timeline.delete()
+
+
 def test_a_timeline_is_deleted_by_name(watched: WatchedPage, world: ConsoleWorld) -> None:
     """U5: as a topic."""
     world.client.timeline("doomed").create()

@@ -20,6 +20,7 @@ from dovetail.election import (
 )
 from dovetail.logging import configure_logging
 from dovetail.stream import Event, KafkaSource, SharedStream, StreamSettings, Takeover
+from dovetail.stream.dead_letters import KafkaDeadLetters
 from dovetail.stream.health import health_routes
 
 
@@ -83,7 +84,14 @@ async def main() -> None:
     )
     member.on_change.append(on_change)
     source = KafkaSource(given["stream_bootstrap"], given["topic"], timeout_ms=settings.timeout_ms)
-    made.append(SharedStream(source, handle, member=member, settings=settings))
+    dead_letters = None
+    if settings.dead_letters_topic:
+        dead_letters = KafkaDeadLetters(
+            given["stream_bootstrap"], settings.dead_letters_topic, timeout_ms=settings.timeout_ms
+        )
+    made.append(
+        SharedStream(source, handle, member=member, settings=settings, dead_letters=dead_letters)
+    )
     async with made[0]:
         say(kind="ready", member=settings.endpoint)
         await asyncio.Event().wait()

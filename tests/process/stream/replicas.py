@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests import warm_python
 from tests.conftest import RunningNode
 from tests.etcd_server import free_ports
 from tests.process.stream.gates import Gates
 from tests.stopping import pause_process
+
+from dovetail.dead_letter import PLACE
 
 CHILD = Path(__file__).with_name("replica_child.py")
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -26,6 +29,9 @@ TIMEOUT_MS = 700
 DEADLINE_S = 180.0
 LANES = 2
 PRODUCE_PAUSE_S = 0.02
+RETRY_MS = 20
+#: The ends of the events that a handler fails on; see `replica_child`.
+POISON = (b"49", b"99")
 
 
 class Handled(NamedTuple):
@@ -154,19 +160,27 @@ class Replicas:
         algorithm: str,
         takeover: str,
         etcd: str | None = None,
+        attempts_max: int = 1,
     ) -> None:
+        """With more than one attempt, what fails to the last of them is set aside in a topic."""
         self.folder = folder
         self.takeover = takeover
         self.topic = f"events-{folder.name}"
+        self.dead_topic = f"{self.topic}.dead" if attempts_max > 1 else ""
         self.changed = threading.Condition()
         self.handled: list[Handled] = []
         self.leaders: dict[int, str] = {}
         self.problems: list[str] = []
         self.produced: set[tuple[int, int]] = set()
+        #: Those of them whose handler raises.
+        self.poison: set[tuple[int, int]] = set()
         self.gates = Gates()
         self._node = node
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        admin.create_topics([NewTopic(self.topic, LANES)])[self.topic].result(30)
+        lanes = {self.topic: LANES, **({self.dead_topic: 1} if self.dead_topic else {})}
+        made = admin.create_topics([NewTopic(name, count) for name, count in lanes.items()])
+        for done in made.values():
+            done.result(30)
         ports = free_ports(2 * count)
         self.replicas = []
         for number in range(count):
@@ -183,6 +197,9 @@ class Replicas:
                 "listen_port": inner,
                 "shared_secret": "a secret of sixteen bytes or more",
                 "vote_path": str(folder / f"vote-{number}"),
+                "attempts_max": attempts_max,
+                "retry_ms": RETRY_MS,
+                "dead_letters_topic": self.dead_topic,
             }
             given = {
                 "stream_bootstrap": self.gates.kafka(name, "stream", node.bootstrap),
@@ -230,8 +247,11 @@ class Replicas:
 
         def stored(error: object, message: Any) -> None:
             assert error is None
+            place = (message.partition(), message.offset())
             with self.changed:
-                self.produced.add((message.partition(), message.offset()))
+                self.produced.add(place)
+                if message.value().endswith(POISON):
+                    self.poison.add(place)
 
         number = 0
         while not self._stop.wait(PRODUCE_PAUSE_S):
@@ -301,6 +321,22 @@ class Replicas:
             lambda: wanted <= {(item.lane, item.offset) for item in self.handled},
             "every event is handled",
         )
+
+    def check_poison_is_set_aside(self) -> None:
+        """Every acknowledged event that fails each time is a dead letter, and nothing else is."""
+        with self.changed:
+            wanted = set(self.poison)
+        consumer = Consumer({"bootstrap.servers": self._node.bootstrap, "group.id": "dead"})
+        consumer.assign([TopicPartition(self.dead_topic, 0, 0)])
+        found: set[tuple[int, int]] = set()
+        deadline = time.monotonic() + DEADLINE_S
+        while not wanted <= found:
+            assert time.monotonic() < deadline, f"not set aside: {wanted - found}\n{self.logs()}"
+            for record in consumer.consume(500, 0.2):
+                assert record.value().endswith(POISON)
+                lane, _, offset = dict(record.headers())[PLACE].decode().partition(":")
+                found.add((int(lane), int(offset)))
+        consumer.close()
 
     def check_one_term_each(self) -> None:
         """No event was handled under two terms, nor twice under one."""

@@ -10,9 +10,14 @@ from tests.process.stream.replicas import Replicas, running_replicas
 
 @pytest.fixture(scope="module")
 def resuming(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
-    """Three replicas, MAJORITY, resume; each test leaves them whole."""
+    """Three replicas, MAJORITY, resume, two attempts; each test leaves them whole."""
     yield from running_replicas(
-        tmp_path_factory.mktemp("resuming"), node, count=3, algorithm="MAJORITY", takeover="resume"
+        tmp_path_factory.mktemp("resuming"),
+        node,
+        count=3,
+        algorithm="MAJORITY",
+        takeover="resume",
+        attempts_max=2,
     )
 
 
@@ -43,12 +48,13 @@ def _make_whole(cluster: Replicas) -> None:
     cluster.check_leaders()
     if cluster.takeover == "resume":
         cluster.check_all_handled()
+        cluster.check_poison_is_set_aside()
     else:
         cluster.check_one_term_each()
 
 
 def test_the_leader_dies(resuming: Replicas) -> None:
-    """S8, S9: kill -9; another one goes on, and no event is lost."""
+    """S8, S9, S12: kill -9; another one goes on, no event is lost, and what fails is set aside."""
     leader = resuming.leader()
     leader.kill()
     resuming.next_leader(leader)

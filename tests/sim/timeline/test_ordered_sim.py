@@ -197,11 +197,15 @@ def test_planted_bugs_of_order_are_found_in_memory(monkeypatch: pytest.MonkeyPat
 def test_planted_bugs_of_order_are_found_on_sqlite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """R1, B24: an earlier one that comes later does not go first; the one behind is forgotten."""
+    """R1, B24: an earlier one that comes later does not go first, when it is moved or when it is
+    stored; the one behind is forgotten."""
+    unheld = "h.holder IS NULL"
+    assert unheld in _sqlite_statements.UNLED
     by_arrival = _sqlite_statements.PARK.replace("ORDER BY due, id", "ORDER BY id")
     by_arrival_too = _sqlite_statements.UNPARK.replace("ORDER BY due, id", "ORDER BY id")
     planted = [
         {"PARK": by_arrival, "UNPARK": by_arrival_too},
+        {"UNLED": _sqlite_statements.UNLED.replace(unheld, "0")},
         {"UNPARK": "SELECT 1 FROM json_each(?)"},
     ]
     for number, statements in enumerate(planted):

@@ -114,6 +114,23 @@ class StoreConformance:
         await put(store, message(NOW_MS - 2), message(NOW_MS - 1, priority=5))
         assert [leased.priority for leased in await take(store)] == [5, 0]
 
+    async def test_the_first_of_an_order_key_goes_first(self, store: TimelineStore) -> None:
+        """B24: also if it is stored last, in a batch with others; but nobody goes before one that
+        somebody holds, and what is done makes way for the first of the rest."""
+        late = [message(NOW_MS + at, order_key="ab"[at % 2]) for at in range(4)]
+        ids = await put(store, *late, message(NOW_MS))
+        early = [message(NOW_MS + 9 - at, order_key="acb"[at % 3]) for at in range(12)]
+        ids += await put(store, *early)
+        horizon = ask(horizon_ms=NOW_MS + 99)
+        taken = {leased.order_key: leased for leased in await take(store, horizon)}
+        firsts = {key: leased.id for key, leased in taken.items()}
+        assert firsts == {"a": ids[0], None: ids[4], "b": ids[16], "c": ids[15]}
+
+        (first,) = await put(store, message(NOW_MS - 1, order_key="a"))
+        assert not await take(store, horizon)
+        await store.delete([taken[key].handle for key in ("a", "b")])
+        assert [leased.id for leased in await take(store, horizon)] == [first, ids[1]]
+
     async def test_nothing_is_leased_before_its_time(self, store: TimelineStore) -> None:
         """B7: what is visible after the horizon stays, and the next time is told."""
         await put(store, message(NOW_MS + 10), message(NOW_MS + 5))

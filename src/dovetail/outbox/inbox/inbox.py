@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dovetail.errors import InvalidInput
 from dovetail.foreign import shown
 from dovetail.outbox.dialects import dialect_of
-from dovetail.outbox.inbox.naming import name_of
+from dovetail.outbox.inbox.naming import NAME_BYTES, name_of
 from dovetail.outbox.targets import Statement, Target, async_target_of, placeholders, target_of
 
 MessageType = TypeVar("MessageType")
@@ -115,8 +115,11 @@ class Inbox:
             part = names[start : start + ROWS_MAX]
             if target.dialect in {"mysql", "mariadb"}:
                 taken |= yield from self._insert_mysql(target, part)
+            elif target.dialect == "postgresql":
+                ((found,),) = yield self._insert_postgres(target, part), True
+                taken |= _split(bytes(found or b""))
             else:
-                rows = yield self._insert(target, part), True
+                rows = yield self._insert_sqlite(target, part), True
                 taken |= {bytes(row[0]) for row in rows}
 
         self._written += len(taken)
@@ -127,14 +130,19 @@ class Inbox:
             yield from self._trim(target, limit)
         return taken
 
-    def _insert(self, target: Target, names: Sequence[bytes]) -> Statement:
-        if target.dialect == "postgresql":
-            consumer, ids = placeholders(target.paramstyle, 2)
-            return Statement(
-                f"INSERT INTO kafka_inbox (consumer, id) SELECT CAST({consumer} AS varchar), "
-                f"unnest(CAST({ids} AS bytea[])) ON CONFLICT DO NOTHING RETURNING id",
-                (self.consumer, list(names)),
-            )
+    def _insert_postgres(self, target: Target, names: Sequence[bytes]) -> Statement:
+        """All names as one value, there and back: drivers take long over each value of a list."""
+        consumer, together, count = placeholders(target.paramstyle, 3)
+        return Statement(
+            "WITH taken AS (INSERT INTO kafka_inbox (consumer, id) "
+            f"SELECT CAST({consumer} AS varchar), "
+            f"substring(CAST({together} AS bytea) FROM {NAME_BYTES} * at + 1 FOR {NAME_BYTES}) "
+            f"FROM generate_series(0, CAST({count} AS integer) - 1) AS at "
+            "ON CONFLICT DO NOTHING RETURNING id) SELECT string_agg(id, '') FROM taken",
+            (self.consumer, b"".join(names), len(names)),
+        )
+
+    def _insert_sqlite(self, target: Target, names: Sequence[bytes]) -> Statement:
         values, parameters = _values(target, [(self.consumer, name) for name in names])
         return Statement(
             f"INSERT OR IGNORE INTO kafka_inbox (consumer, id) VALUES {values} RETURNING id",
@@ -205,6 +213,10 @@ def _named(messages: Sequence[MessageType]) -> dict[bytes, MessageType]:
     for message in messages:
         named.setdefault(name_of(message), message)
     return named
+
+
+def _split(together: bytes) -> set[bytes]:
+    return {together[at : at + NAME_BYTES] for at in range(0, len(together), NAME_BYTES)}
 
 
 def _values(target: Target, rows: Sequence[tuple[Any, ...]]) -> tuple[str, tuple[Any, ...]]:

@@ -24,11 +24,13 @@ _RARE = (
     "hold INTEGER NOT NULL DEFAULT 0",
 )
 #: A message that is behind another one of its order key is in none of the indexes that a lease
-#: reads. At most one of a key is not.
+#: reads. At most one of a key is not. Every index ends with the id of the row, so that is named
+#: only where something else is behind it: messages of many keys touch a page of `messages_order`
+#: each, and smaller entries are fewer pages.
 _INDEXES = """
 CREATE INDEX messages_visible ON messages (visible, id, bucket) WHERE parked = 0;
-CREATE INDEX messages_parked ON messages (visible, id) WHERE parked = 1;
-CREATE INDEX messages_order ON messages (order_key, due, id) WHERE order_key IS NOT NULL;
+CREATE INDEX messages_parked ON messages (visible) WHERE parked = 1;
+CREATE INDEX messages_order ON messages (order_key, due) WHERE order_key IS NOT NULL;
 CREATE UNIQUE INDEX messages_head ON messages (order_key)
     WHERE order_key IS NOT NULL AND parked = 0;
 CREATE TABLE taken (key TEXT PRIMARY KEY, id INTEGER NOT NULL, until INTEGER NOT NULL)
@@ -133,9 +135,22 @@ _RARE_MESSAGES = (
     "parked, most, backoff, ttl, hold) VALUES"
 )
 #: Without a key: nothing can be refused.
-_KEYLESS = "(?, ?, ?, 0, 0, ?, ?, NULL, ?, ?, ?, ?, ?, 0)"
-INSERT_KEYLESS = f"{_RARE_MESSAGES} {_KEYLESS}"
-INSERT_KEYLESS_ROWS = f"{_RARE_MESSAGES} {', '.join([_KEYLESS] * ROWS)}"
+INSERT_KEYLESS = f"{_RARE_MESSAGES} (?, ?, ?, 0, 0, ?, ?, NULL, ?, ?, ?, ?, ?, 0)"
+
+
+def _ordered(rows: int) -> str:
+    """Messages that have an order key and nothing else of their own, with ids in a row: what is
+    bound costs more than what is computed, so each has five values, and all together the first id.
+    """
+    values = (
+        f"(?1 + {at}, ?{b}, ?{b + 1}, 0, 0, ?{b}, ?{b + 2}, NULL, ?{b + 3}, ?{b + 4}, 0, 0, 0, 0)"
+        for at, b in enumerate(range(2, 2 + 5 * rows, 5))
+    )
+    return f"{_RARE_MESSAGES} {', '.join(values)}"
+
+
+INSERT_ORDERED = _ordered(1)
+INSERT_ORDERED_ROWS = _ordered(ROWS)
 #: A message with an order key is parked until it is known to be the first.
 INSERT_RARE = f"""
 {_RARE_MESSAGES}
@@ -162,10 +177,12 @@ UPDATE messages SET parked = 0 WHERE id IN (
     WHERE NOT EXISTS (SELECT 1 FROM messages h WHERE h.order_key = k.value AND h.parked = 0)
 )
 """
-#: The message of each order key that is not parked: what it is due at, and whether it is held.
-HEADS = """
-SELECT order_key, due, holder IS NOT NULL FROM messages
-WHERE order_key IN (SELECT value FROM json_each(?)) AND parked = 0
+#: Of order keys, those of which no message is before all that are due from then on: with the due
+#: time of the one that is not parked, if there is one. One that is held is before all others.
+UNLED = """
+SELECT k.value, h.due FROM json_each(?1) k
+LEFT JOIN messages h ON h.order_key = k.value AND h.parked = 0
+WHERE h.id IS NULL OR (h.due > ?2 AND h.holder IS NULL)
 """
 PARK_HEADS = """
 UPDATE messages SET parked = 1 WHERE order_key IN (SELECT value FROM json_each(?)) AND parked = 0

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from itertools import chain
 from typing import Any
 
@@ -99,9 +99,10 @@ def order(
 
     If messages were only `removed`, whoever is the first and not parked still is.
     """
-    given = {key for key in keys if key is not None}
+    # In the order of the index: what lies beside each other is looked for together.
+    given = sorted({key for key in keys if key is not None})
     if given:
-        text = json.dumps(list(given))
+        text = json.dumps(given)
         if not removed:
             connection.execute(sql.PARK, (text,))
         connection.execute(sql.UNPARK, (text,))
@@ -131,14 +132,46 @@ def _insert_keyless(
 ) -> list[Inserted]:
     """Messages with order keys or lives of their own, none with a key."""
     heads = _new_heads(connection, messages)
+    if any(new.life is not None or new.order_key is None for new in messages):
+        _insert_lives(connection, messages, buckets, first, heads)
+    else:
+        _insert_ordered(connection, messages, buckets, first, heads)
+    return _insert_bodies(connection, messages, first)
+
+
+def _insert_lives(
+    connection: sqlite3.Connection,
+    messages: Sequence[NewMessage],
+    buckets: Sequence[int],
+    first: int,
+    heads: Set[int],
+) -> None:
     rows: list[tuple[Any, ...]] = []
     for at, (new, bucket) in enumerate(zip(messages, buckets, strict=True)):
         life, order_key = new.life or _NO_LIFE, new.order_key
         parked = order_key is not None and at not in heads
         row = (first + at, new.due_ms, bucket, new.due_ms, new.priority, order_key, parked)
         rows.append((*row, life.attempts_max, life.backoff_ms, life.ttl_ms))
-    _insert_rows(connection, sql.INSERT_KEYLESS, sql.INSERT_KEYLESS_ROWS, rows)
-    return _insert_bodies(connection, messages, first)
+    connection.executemany(sql.INSERT_KEYLESS, rows)
+
+
+def _insert_ordered(
+    connection: sqlite3.Connection,
+    messages: Sequence[NewMessage],
+    buckets: Sequence[int],
+    first: int,
+    heads: Set[int],
+) -> None:
+    rows = [
+        (new.due_ms, bucket, new.priority, new.order_key, at not in heads)
+        for at, (new, bucket) in enumerate(zip(messages, buckets, strict=True))
+    ]
+    whole = len(rows) - len(rows) % sql.ROWS
+    for at in range(0, whole, sql.ROWS):
+        values = (first + at, *chain.from_iterable(rows[at : at + sql.ROWS]))
+        connection.execute(sql.INSERT_ORDERED_ROWS, values)
+    rest = ((first + whole + at, *row) for at, row in enumerate(rows[whole:]))
+    connection.executemany(sql.INSERT_ORDERED, rest)
 
 
 def _new_heads(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> set[int]:
@@ -159,15 +192,19 @@ def _new_heads(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -
     if not places:
         return set()
 
+    first_ms = min(messages[at].due_ms for at in places.values())
+    heads: set[int] = set()
     passed = []
-    for key, due_ms, is_held in connection.execute(sql.HEADS, (json.dumps(list(places)),)):
-        if is_held or due_ms <= messages[places[key]].due_ms:
-            del places[key]
-        else:
+    for key, due_ms in connection.execute(sql.UNLED, (json.dumps(list(places)), first_ms)):
+        at = places[key]
+        if due_ms is None:
+            heads.add(at)
+        elif messages[at].due_ms < due_ms:
+            heads.add(at)
             passed.append(key)
     if passed:
         connection.execute(sql.PARK_HEADS, (json.dumps(passed),))
-    return set(places.values())
+    return heads
 
 
 def _insert_bodies(

@@ -1,4 +1,4 @@
-/** Dialogs of a timeline: schedule a message, move one, put a schedule, change many by filter. */
+/** Dialogs of a timeline: its settings, a message, one that moves, a schedule, many by filter. */
 
 import { address, patch, post, put } from "./api.js";
 import { exact, plural, span } from "./format.js";
@@ -108,7 +108,9 @@ export async function putSchedule(timeline) {
     wide: true,
     confirm: "Add",
     fields: (bound, values) => [
-      field("Name", bound("name", "", { required: true, autocomplete: "off" })),
+      field("Name", bound("name", "", { required: true, autocomplete: "off" }), {
+        note: "One that has this name is replaced.",
+      }),
       field("When", bound("how", "every"), {
         options: [
           ["every", "at an interval"],
@@ -154,6 +156,34 @@ export async function putSchedule(timeline) {
   });
   if (made) say(`Schedule ${made.name} is set: ${made.text}.`);
   return made;
+}
+
+/** Settings that have a button of their own, or never change. */
+const FIXED = ["buckets", "paused", "topic"];
+const CHOICES = { dealer: ["racks", "ranges"], when_busy: ["go_on", "stop"] };
+
+export async function alter({ timeline, config }) {
+  const rows = Object.entries(config).filter(([name]) => !FIXED.includes(name));
+  const done = await form({
+    title: `Settings of ${timeline}`,
+    wide: true,
+    fields: (bound) =>
+      rows.map(([name, value]) => {
+        const kind = typeof value === "number" ? { type: "number", min: 0, required: true } : {};
+        const options = CHOICES[name]?.map((one) => [one, one]);
+        return field(name, bound(name, String(value), { autocomplete: "off", ...kind }), { options });
+      }),
+    submit: (values) => {
+      const changed = rows.filter(([name, value]) => values[name] !== String(value));
+      if (changed.length === 0)
+        throw new Error("Nothing has changed. Change a value, or choose Cancel.");
+      return patch(address(["timelines", timeline]), {
+        config: Object.fromEntries(changed.map(([name]) => [name, values[name]])),
+      });
+    },
+  });
+  if (done) say(`Changed the settings of ${timeline}.`);
+  return done;
 }
 
 /** What can be done to all that fit: of messages that wait, or of dead letters. */

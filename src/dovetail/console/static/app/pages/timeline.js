@@ -23,7 +23,7 @@ import { danger, deletion } from "../dialog.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
-import { byFilter, move, putSchedule, schedule } from "../timeline-forms.js";
+import { alter, byFilter, move, putSchedule, schedule } from "../timeline-forms.js";
 import { holders, schedules, whole } from "../timeline-parts.js";
 import { points } from "../history.js";
 import { reasons, reasonsOf } from "../reasons.js";
@@ -128,7 +128,7 @@ export const page = {
       ),
       section(
         "Settings",
-        {},
+        { tools: [button("Change", async () => (await alter(timeline)) && at.reload())] },
         h(
           "div",
           { class: "card" },
