@@ -6,16 +6,18 @@ encoding 4.9 and 0.07 million. With the fetch from a node and the checksums: 3.8
 where confluent-kafka's `consume(10000)` with all fields gives 0.24 million.
 """
 
+from dovetail.kafka.client import partitioner
 from dovetail.spark import _plain_records as plain
 
 try:
     from dovetail.spark import _records
 except ImportError:
     COMPILED = False
-    decode, encode, assign, group = plain.decode, plain.encode, plain.assign, plain.group
+    decode, encode = plain.decode, plain.encode
+    assign, group, murmur2 = plain.assign, plain.group, partitioner.murmur2
 else:
     COMPILED = True
     decode, encode = _records.decode, _records.encode
-    assign, group = _records.assign, _records.group
+    assign, group, murmur2 = _records.assign, _records.group, _records.murmur2
 
-__all__ = ["COMPILED", "assign", "decode", "encode", "group"]
+__all__ = ["COMPILED", "assign", "decode", "encode", "group", "murmur2"]
