@@ -18,6 +18,7 @@ from dovetail.teams.outcome import DeadLetter, FailureKind
 from dovetail.teams.team import Team
 from dovetail.teams.workers import crew as crew_module
 from dovetail.teams.workers.crew import Crew, Done, Ended
+from dovetail.teams.workers.worker_report import RUNNING
 
 #: More than a pipe takes.
 _LARGE = b"x" * 300_000
@@ -286,3 +287,42 @@ def test_a_cancelled_neighbour_that_ends_the_process_costs_no_attempt() -> None:
         until(crew, lambda: any(len(one.begun()) == 2 for one in crew._workers))
         assert crew.cancel(1, now_s=time.monotonic())
         assert kinds(until(crew, lambda: not crew.in_hand)) == [None]
+
+
+def test_a_time_that_is_being_written_is_not_overdue() -> None:
+    """T6: a process that the system stops in the middle of noting what it begins has not timed
+    out; the page shows zeros until it goes on."""
+    read, write = os.pipe()
+    with crew_of(lambda job: os.read(read, 1), timeout="10s") as crew:
+        crew.add(0, jobs(b"0")[0])
+        until(crew, lambda: any(one.begun() for one in crew._workers))
+        [worker] = crew._workers
+        noted = RUNNING.unpack_from(worker._page)
+        RUNNING.pack_into(worker._page, 0, 0, 0.0)
+        assert worker.left_s(time.monotonic()) > 10
+        RUNNING.pack_into(worker._page, 0, *noted)
+        assert 0 < worker.left_s(time.monotonic()) <= 10
+        os.write(write, b"x")
+        assert kinds(until(crew, lambda: not crew.in_hand)) == [None]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_process_that_is_lost_with_many_outcomes_is_replaced_by_few() -> None:
+    """T14: each job that may have ended it is given again alone, but not each to a process of its
+    own, at once: to start a hundred held up all partitions of the task."""
+    with crew_of(same) as crew:
+        for number, job in enumerate(jobs(*[b"1"] * 200)):
+            crew.add(number, job)
+        until(crew, lambda: bool(crew._workers) and bool(crew._workers[0].given))
+        crew._plan.suspected(crew._workers[0].given)
+        crew._workers.pop().kill()
+        most = 0
+
+        def reached() -> bool:
+            nonlocal most
+            most = max(most, len(crew._workers))
+            return not crew.in_hand
+
+        assert kinds(until(crew, reached)) == [None] * 200
+        assert most < 20

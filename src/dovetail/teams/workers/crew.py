@@ -280,7 +280,7 @@ class Crew:
         for worker in self._workers:
             if not worker.given and worker.room:
                 return worker
-        return self._hire(now_s) if self._may_grow() else None
+        return self._hire(now_s) if self._needs_more(now_s) else None
 
     def _free_worker(self, now_s: float) -> Worker | None:
         """A worker for the next jobs; one more if all are busy with long jobs."""
@@ -296,9 +296,14 @@ class Crew:
         quick = [one for one in free if now_s - one.quiet_since_s < SLOW_S]
         if quick:
             return min(quick, key=lambda one: len(one.given))
+        return self._hire(now_s) if self._needs_more(now_s) else None
 
+    def _needs_more(self, now_s: float) -> bool:
+        """Whether all of them are busy with long jobs, and there may be one more."""
+        if len(self._workers) < self._size:
+            return True
         fresh = sum(now_s - one.quiet_since_s < SLOW_S for one in self._workers)
-        return self._hire(now_s) if fresh < tried and self._may_grow() else None
+        return fresh < max(1, self._stuck(now_s)) and self._may_grow()
 
     def _stuck(self, now_s: float) -> int:
         quiet = [one for one in self._workers if one.given and now_s - one.quiet_since_s >= STUCK_S]
@@ -322,10 +327,9 @@ class Crew:
     def _hire(self, now_s: float) -> Worker | None:
         if now_s < self._hire_s:
             return None
+        stage, slots, traced = self._stage, self._slots, self._traced
         try:
-            made = Worker(
-                self._stage, slots=self._slots, watched=self._watched, traced=self._traced
-            )
+            made = Worker(stage, slots=slots, watched=self._watched, traced=traced)
         except OSError as error:
             self._not_ready(f"no process for its functions: {error}", now_s)
             return None
@@ -455,8 +459,8 @@ class Crew:
         unsent = [number for number in worker.unsent() if number in self._jobs]
         blamed = begun + unsent
         # One that was cancelled and still ran may have been it.
-        proven = len(blamed) == 1 and len(suspects) == len(begun)
-        proven = proven and (bool(begun) or worker.given[blamed[0]].alone)
+        one_only = len(blamed) == 1 and len(suspects) == len(begun)
+        proven = one_only and (bool(begun) or worker.given[blamed[0]].alone)
         was_cancelled = bool(worker.cancelled)
         self._plan.returned(worker.given.keys() & self._jobs.keys() - set(blamed))
         if proven:

@@ -49,6 +49,8 @@ SILENCE_S = 1.0
 START_S_MAX = 30.0
 #: Between two looks whether a child has begun something.
 _LOOK_S = 0.1
+#: A time on the page is later; one that is being written begins with zeros.
+_TORN_S = 1e-3
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
 #: A pipe that was full is tried again so soon.
@@ -279,6 +281,9 @@ class Worker:
         if not self._watched:
             return self.quiet_since_s + self._timeout_s + SILENCE_S - now_s
         seen = RUNNING.unpack_from(self._page)
+        if seen[1] < _TORN_S:
+            # It stopped in the middle of writing that, and has not gone on yet.
+            return self.quiet_since_s + self._timeout_s + START_S_MAX - now_s
         if not self.begun():
             # It starts, or sends outcomes, which takes time on a loaded machine.
             return float(seen[1]) + self._timeout_s + START_S_MAX - now_s
