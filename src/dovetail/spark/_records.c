@@ -499,6 +499,12 @@ static uint32_t murmur2(const uint8_t *data, int64_t length) {
     return hash ^ hash >> 15;
 }
 
+static PyObject *hash_of(PyObject *self, PyObject *key) {
+    if (!PyBytes_Check(key)) return PyErr_Format(PyExc_TypeError, "a key is bytes");
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(key);
+    return PyLong_FromUnsignedLong(murmur2(data, PyBytes_GET_SIZE(key)));
+}
+
 static PyObject *assign(PyObject *self, PyObject *args) {
     PyObject *keys, *made = NULL;
     Column column;
@@ -564,6 +570,7 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, "Rows of Arrow columns to a section of records."},
     {"assign", assign, METH_VARARGS, "The partition of each row, by its key."},
     {"group", group, METH_VARARGS, "Rows in order of their partitions."},
+    {"murmur2", hash_of, METH_O, "The hash of a key by which Kafka's clients choose a partition."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,7 @@
 # The compiled functions have the signatures of the plain ones.
+from dovetail.kafka.client.partitioner import (
+    murmur2 as murmur2,
+)
 from dovetail.spark._plain_records import (
     assign as assign,
 )

@@ -8,6 +8,7 @@ where confluent-kafka's `consume(10000)` with all fields gives 0.24 million.
 
 from functools import cache
 
+from dovetail.kafka.client import partitioner
 from dovetail.logging import get_logger
 from dovetail.spark import _plain_records as plain
 
@@ -15,13 +16,14 @@ try:
     from dovetail.spark import _records
 except ImportError:
     COMPILED = False
-    decode, encode, assign, group = plain.decode, plain.encode, plain.assign, plain.group
+    decode, encode = plain.decode, plain.encode
+    assign, group, murmur2 = plain.assign, plain.group, partitioner.murmur2
 else:
     COMPILED = True
     decode, encode = _records.decode, _records.encode
-    assign, group = _records.assign, _records.group
+    assign, group, murmur2 = _records.assign, _records.group, _records.murmur2
 
-__all__ = ["COMPILED", "assign", "decode", "encode", "group", "warn_if_plain"]
+__all__ = ["COMPILED", "assign", "decode", "encode", "group", "murmur2", "warn_if_plain"]
 
 _log = get_logger("spark")
 

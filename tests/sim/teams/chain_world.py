@@ -52,6 +52,8 @@ class Broker:
     def __init__(self) -> None:
         self.logs: dict[Partition, list[tuple[int, bytes]]] = {}
         self.ends: dict[Partition, int] = {}
+        #: What retention has removed.
+        self.starts: dict[Partition, int] = {}
         self.producers: dict[Partition, deque[tuple[int, int, int]]] = {}
         self.group: dict[Partition, tuple[int, str]] = {}
         #: Jobs that were cancelled, in order; acknowledged means that it is in here.
@@ -60,7 +62,7 @@ class Broker:
             self.create(place)
 
     def create(self, place: Partition) -> None:
-        self.logs[place], self.ends[place] = [], 0
+        self.logs[place], self.ends[place], self.starts[place] = [], 0, 0
         self.producers[place] = deque(maxlen=5)
 
     def count(self, topic: str) -> int:
@@ -85,6 +87,10 @@ class Broker:
     def read(self, place: Partition, start: int) -> list[BatchView]:
         found = [data for offset, data in self.logs[place] if offset >= start]
         return [view for data in found for view in batches_in(data, where="sim")]
+
+    def remove(self, place: Partition) -> None:
+        """Retention removes all that is there."""
+        self.logs[place], self.starts[place] = [], self.ends[place]
 
     def rows(self, place: Partition) -> list[Row]:
         views = self.read(place, 0)
@@ -297,6 +303,10 @@ class Attempt:
 
     def _read(self, chain: Chain, place: Partition, doing: Read) -> None:
         broker = self.world.broker
+        if doing.start < (start := broker.starts[place]):
+            now_ms = int(self.world.now_s * 1000)
+            chain.check_start(place, log_start=start, now_ms=now_ms)
+            doing = Read(place, start, doing.end)
         views = broker.read(place, doing.start)
         if views and self.chance.random() < 0.3:
             # A fetch ends somewhere; the rest comes with the next.
@@ -499,6 +509,31 @@ class World:
         self.let_work(early, to=JOBS[2])
         self.let_work(late, to=INPUT_END)
         self._count()
+
+    def records_are_removed(self) -> None:
+        """One attempt ends its jobs, but its last snapshots are lost. Nobody works for two days,
+        and retention removes its outcomes; who goes on then must not do the jobs again."""
+        first = self.start()
+        self.let_work(first, to=self.chance.choice(JOBS[:3]))
+        before = dict(self.broker.group)
+        self.let_work(first, to=INPUT_END)
+        self.attempts, self.net, self.broker.group = [], [], before
+        self._two_days()
+        position, ended = before[INPUT][0], set(self._outcomes())
+        for place in RESULTS:
+            self.broker.remove(place)
+
+        last = self.start()
+        for _ in range(2000):
+            self.now_s += 0.01
+            if self.net:
+                self._arrive(self.net.pop(0))
+            elif last.alive:
+                last.step()
+        if again := ended & set(self._outcomes()):
+            raise Violation(f"jobs {sorted(again)} have ended before, from {position} on")
+        if last.alive:
+            raise Violation("what is gone was not missed")
 
     def cancelled_meanwhile(self) -> None:
         """One attempt dies over its work, a job is cancelled, and another one begins."""

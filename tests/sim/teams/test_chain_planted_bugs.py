@@ -155,6 +155,13 @@ class TakesAnyEntry(Chain):
         self._views[place] = chain_module._View(entry, entry.offset, entry.sequence)
 
 
+class TrustsAnyAge(Chain):
+    """Planted (17): an entry of any age excuses records that retention has removed."""
+
+    def check_start(self, place: Partition, *, log_start: int, now_ms: int) -> None:
+        pass
+
+
 def planted(chain: type[Chain] = Chain, **changed: bool) -> type[Attempt]:
     return type("Planted", (Attempt,), {"chain_type": chain, **changed})
 
@@ -221,3 +228,14 @@ def test_positions_that_are_lost_are_found_in_the_copy() -> None:
         with pytest.raises(Violation):
             for seed in range(200):
                 World(seed, attempt_type=planted(**bug)).positions_are_lost()
+
+
+def test_outcomes_that_retention_has_removed_are_missed() -> None:
+    """T5 (17): an attempt that finds its records gone behind an old entry fails, and says so."""
+    for seed in range(30):
+        world = World(seed)
+        world.records_are_removed()
+        assert "is older than a day" in world.loud[-1]
+    with pytest.raises(Violation):
+        for seed in range(30):
+            World(seed, attempt_type=planted(TrustsAnyAge)).records_are_removed()

@@ -46,6 +46,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+import msgspec
+
 from dovetail.errors import DovetailError, Uncertain
 from dovetail.kafka.client.client import Partition, name_of
 from dovetail.kafka.client.producer import EncodedBatch
@@ -135,8 +137,7 @@ class _View:
     refused_since_s: float | None = None
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(msgspec.Struct, gc=False):
     outcome: Row | None = None
     follows: Sequence[Placed] = ()
     #: Rows that follow and are not in the view; None while they are not known.

@@ -183,7 +183,7 @@ class Attempt(ABC):
 
     def know_places(self, follows: Sequence[Placed]) -> None:
         """Output partitions that are new to the chain get an entry before they are used."""
-        new = {place for place, _ in follows if not self._chain.knows(place)}
+        new = follows and {place for place, _ in follows if not self._chain.knows(place)}
         if not new:
             return
         snapshot = self._adopted(new)

@@ -15,6 +15,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dovetail.errors import DovetailError, Unavailable
@@ -78,6 +79,29 @@ def serve(
         task.close()
 
 
+@dataclass(slots=True)
+class _Turn:
+    """One partition of a task, and what it waits for."""
+
+    share: Share
+    attempt: Attempt
+    filenos: frozenset[int] = frozenset()
+    due_s: float = 0.0
+
+    def step(self, ready: set[int]) -> None:
+        """Goes on. Raises `TeamFailed`."""
+        with _Naming(self.share):
+            self.attempt.step(clock_s(), ready)
+            self.filenos = frozenset(self.attempt.filenos())
+            self.due_s = self.attempt.due_s(clock_s())
+
+    def wakes(self, now_s: float, ready: set[int]) -> bool:
+        """Whether there is something to do. What the others of a team with a limit have begun or
+        ended can let it begin more."""
+        limited = self.share.stage.policy.limited
+        return limited or now_s >= self.due_s or not ready.isdisjoint(self.filenos)
+
+
 class _Task:
     """The partitions of one task, and what they share."""
 
@@ -85,7 +109,7 @@ class _Task:
         self, client: KafkaClient, committing: KafkaClient, traced: TracingSettings | None
     ) -> None:
         self._client, self._committing, self._traced = client, committing, traced
-        self._attempts: deque[tuple[Share, Attempt]] = deque()
+        self._turns: deque[_Turn] = deque()
         self._logs: dict[str, CancelLog] = {}
         self._allowances: dict[str, Allowance] = {}
 
@@ -93,7 +117,7 @@ class _Task:
         """One more partition. Raises what its attempt raises."""
         client, committing = self._client, self._committing
         if share.gathers:
-            self._attempts.append((share, Gathering(share, client, committing=committing)))
+            self._turns.append(_Turn(share, Gathering(share, client, committing=committing)))
             return
         pipeline = share.stage.pipeline
         self._logs[pipeline] = self._logs.get(pipeline) or CancelLog(client, pipeline)
@@ -105,7 +129,7 @@ class _Task:
             traced=self._traced,
             allowance=self._allowance(share.stage),
         )
-        self._attempts.append((share, serving))
+        self._turns.append(_Turn(share, serving))
 
     def _allowance(self, stage: Stage) -> Allowance | None:
         policy = stage.policy
@@ -120,38 +144,41 @@ class _Task:
 
     def loop(self, parent: int) -> None:
         """Serves until the parent is another one. Raises what ends a partition."""
-        before_s, ready = clock_s(), set[int]()
+        before_s, ready, all_wake = clock_s(), set[int](), True
         while os.getppid() == parent:
             now_s = clock_s()
             if now_s - before_s > AGE_S_MAX:
                 raise Unavailable(f"this task slept for {now_s - before_s:.0f} s; it begins anew")
             before_s = now_s
 
+            cancels = sum(log.count for log in self._logs.values())
             # Partitions of a team with a limit take turns at what it may begin.
-            self._attempts.rotate(-1)
-            for share, one in self._attempts:
-                with _Naming(share):
-                    one.step(clock_s(), ready)
-            ready = self._wait()
+            self._turns.rotate(-1)
+            for turn in [one for one in self._turns if all_wake or one.wakes(now_s, ready)]:
+                turn.step(ready)
+            # One of them has read the cancels, and all look at them.
+            all_wake = cancels < sum(log.count for log in self._logs.values())
+            ready = set() if all_wake else self._wait()
 
     def _wait(self) -> set[int]:
         """Waits until something has come or is due; what has come."""
         waiting = select.poll()
-        for _, one in self._attempts:
-            for descriptor in one.filenos():
+        for turn in self._turns:
+            for descriptor in turn.filenos:
                 waiting.register(descriptor, select.POLLIN)
         now_s = clock_s()
-        due_s = min((one.due_s(now_s) for _, one in self._attempts), default=now_s + _LOOK_S_MAX)
+        due_s = min((turn.due_s for turn in self._turns), default=now_s + _LOOK_S_MAX)
         left_ms = min(max(0.0, due_s - now_s), _LOOK_S_MAX) * 1000
         return {descriptor for descriptor, _ in waiting.poll(left_ms)}
 
     def close(self) -> None:
-        """Leaves all of them."""
-        for _, one in self._attempts:
-            one.close()
-        for log in self._logs.values():
-            log.close()
-        self._committing.close()
+        """Leaves all of them, whatever happens to one."""
+        with ExitStack() as stack:
+            stack.callback(self._committing.close)
+            for log in self._logs.values():
+                stack.callback(log.close)
+            for turn in self._turns:
+                stack.callback(turn.attempt.close)
 
 
 class _Naming:

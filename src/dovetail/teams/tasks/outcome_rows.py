@@ -11,7 +11,7 @@ does not lead one of them to a second place.
 from collections.abc import Mapping
 
 from dovetail.kafka.client.client import Partition
-from dovetail.kafka.client.partitioner import murmur2_partitioner
+from dovetail.spark.records import murmur2
 from dovetail.teams.chains.chain import Placed
 from dovetail.teams.chains.rows import (
     DEAD,
@@ -69,20 +69,22 @@ def outcome_row(
         value, headers = b"", ended.headers()
     else:
         value, headers = None, ended.mark()
-    topics = _topics(stage, job, ended)
+    key, topics = job.key, _topics(stage, job, ended)
     if topics:
         text = " ".join(f"{topic}={counts[topic]}" for topic in topics)
         headers = [*headers, (PARTITIONS, text.encode())]
-    if isinstance(ended, Done) and any(one.item for one in ended.forwards):
+    if topics and isinstance(ended, Done) and any(one.item for one in ended.forwards):
         headers = [*headers, (SPRAYED, b"%d" % now_ms)]
-    place = (stage.topics.results, murmur2_partitioner(job.key, results))
-    return place, Row(offset, OUTCOME, job.key, value, tuple(headers))
+    place = (stage.topics.results, partition_of(key, results))
+    return place, Row(offset, OUTCOME, key, value, tuple(headers))
 
 
 def follow_rows(
     stage: Stage, offset: int, job: Job, ended: Ended, *, counts: Mapping[str, int], now_ms: int
 ) -> list[Placed]:
     """What follows from an outcome, and where it goes. Items are sprayed at `now_ms`."""
+    if stage.gather is None and isinstance(ended, Done) and not ended.forwards:
+        return []
     topics = stage.topics
     gathered = _gathered(stage, offset, job, ended, counts)
     if isinstance(ended, DeadLetter) and ended.failure.kind is FailureKind.CANCELLED:
@@ -173,7 +175,9 @@ def ended_of(outcome: Row, job: Job) -> Ended:
 def _topics(stage: Stage, job: Job, ended: Ended) -> list[str]:
     if isinstance(ended, Postponed):
         return [stage.delays_topic]
-    found = []
+    found: list[str] = []
+    if stage.gather is None and isinstance(ended, Done) and not ended.forwards:
+        return found
     if stage.gather is not None and Item.of(job) is not None:
         found.append(stage.gather.topic)
     if isinstance(ended, DeadLetter):
@@ -187,4 +191,9 @@ def _topics(stage: Stage, job: Job, ended: Ended) -> list[str]:
 
 
 def _placed(topic: str, row: Row, counts: Mapping[str, int]) -> tuple[Partition, Row]:
-    return (topic, murmur2_partitioner(row.key, counts[topic])), row
+    return (topic, partition_of(row.key, counts[topic])), row
+
+
+def partition_of(key: bytes, count: int) -> int:
+    """As the Java client's default. Compiled: in Python it took a tenth of the time of a job."""
+    return (murmur2(key) & 0x7FFFFFFF) % count

@@ -106,8 +106,10 @@ class Serving(Attempt):
         return min(times)
 
     def close(self) -> None:
-        super().close()
-        self._crew.close()
+        try:
+            super().close()
+        finally:
+            self._crew.close()
 
     # --- jobs ------------------------------------------------------------------------------------
 
@@ -134,6 +136,9 @@ class Serving(Attempt):
         for offset, ended in self._crew.step(time.monotonic()):
             self._job_ended(offset, ended, now_s)
         self._take_backlog()
+        if self.wants_more:
+            # The task need not wake again for it.
+            self._input.ask(now_s)
 
     def _take_cancels(self, now_s: float, ready: set[int]) -> None:
         """Ends what is in hand and not wanted any more."""
@@ -163,6 +168,7 @@ class Serving(Attempt):
 
     def _take_backlog(self) -> None:
         chain, before = self._chain, self._crew.in_hand
+        cancelling = len(self._cancels.cancels) > 0
         while self._backlog and chain.in_hand < IN_HAND_MAX and self._bytes < IN_HAND_BYTES_MAX:
             record = self._backlog.popleft()
             self._jobs[record.offset] = record
@@ -170,7 +176,7 @@ class Serving(Attempt):
             effects = chain.take(record.offset)
             if effects:
                 self.do(effects)
-            elif (reason := self._cancelled(record)) is not None:
+            elif cancelling and (reason := self._cancelled(record)) is not None:
                 self._job_ended(record.offset, _cancelled(record.job, reason), clock_s())
             else:
                 self._crew.add(record.offset, record.job)

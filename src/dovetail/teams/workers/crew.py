@@ -21,8 +21,6 @@ The caller waits for `filenos` and calls `step`; nothing here blocks.
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -37,6 +35,7 @@ from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
 from dovetail.teams.team import WorkKind
 from dovetail.teams.workers import worker_child
 from dovetail.teams.workers.allowance import Allowance
+from dovetail.teams.workers.memory import memory_left
 from dovetail.teams.workers.plan import Chunk, GivenUp, JobPlan
 from dovetail.teams.workers.worker import Worker
 from dovetail.teams.workers.worker_report import CANCEL_SLOT, PROGRESS, RETIRE, SPLIT, UNREADY
@@ -61,6 +60,8 @@ WORKERS_ANYWAY = 16
 _MEMORY_LEFT = 0.1
 #: A worker beyond the size of the crew ends when it was idle for so long.
 _SPARE_S = 10.0
+#: Between two looks whether one that tears down has ended.
+_LEAVING_S = 0.05
 #: Children in a row that die before they begin any job: then something else is wrong.
 _STILLBORN_MAX = 5
 #: Time that a child has to send its last spans, and to tear down what it has set up.
@@ -73,8 +74,7 @@ _UNREADY_S_MIN, _UNREADY_S_MAX = 0.5, 30.0
 _log = get_logger("teams")
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardedJob:
+class ForwardedJob(msgspec.Struct, frozen=True, gc=False):
     """A job for another team, its payload encoded."""
 
     target: str
@@ -127,9 +127,10 @@ class Crew:
         self._plan = JobPlan(stage.policy, chance=chance)
         self._jobs: dict[int, tuple[Job, bool]] = {}
         self._workers: list[Worker] = []
+        #: They end by themselves, or are killed at this time.
+        self._leaving: list[tuple[float, Worker]] = []
         self._ended: list[tuple[int, Ended]] = []
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
         self._stillborn = 0
 
         #: How far jobs are that say so.
@@ -162,6 +163,10 @@ class Crew:
             if not worker.given:
                 worker.dismiss(max(0.0, deadline_s - time.monotonic()))
             worker.kill()
+        for until_s, worker in self._leaving:
+            worker.dismiss(max(0.0, until_s - time.monotonic()))
+            worker.kill()
+        self._leaving.clear()
 
     @property
     def in_hand(self) -> int:
@@ -174,7 +179,8 @@ class Crew:
 
     def due_s(self, now_s: float) -> float | None:
         """When `step` must be called, answers or not, on the monotonic clock."""
-        times = [worker.due_s(now_s) for worker in self._workers if worker.given]
+        times = [one.due_s(now_s) for one in self._workers if one.given or one.is_behind]
+        times += [now_s + _LEAVING_S for _ in self._leaving[:1]]
         if self._plan.rest_until_ms is not None:
             times.append(self._plan.rest_until_ms / 1000)
         if (
@@ -217,17 +223,18 @@ class Crew:
         """What has ended since the last call. Raises `Unavailable` if children do not start."""
         for worker in list(self._workers):
             frames = worker.receive()
-            for frame in frames or ():
-                self._take_replies(worker, frame)
+            for replies in frames or ():
+                self._take_replies(worker, replies)
             if frames is None or (worker.given and worker.left_s(now_s) <= 0):
                 if frames is not None:
                     worker.end_overdue()
                 self._judge(worker, now_s)
             elif worker.retires and not worker.given:
-                self._remove(worker)
+                self._remove(worker, now_s)
             elif worker.cancelled and self._watched:
                 self._end_cancelled(worker, now_s)
         self._give(now_s)
+        self._end_leaving(now_s)
         ended, self._ended = self._ended, []
         return ended
 
@@ -262,7 +269,7 @@ class Crew:
         for worker in [one for one in self._workers if not one.given]:
             spare = len(self._workers) > self._size
             if spare and now_s - worker.idle_since_s > _SPARE_S:
-                self._remove(worker)
+                self._remove(worker, now_s)
 
     def _room(self, now_s: float) -> int:
         """How many jobs may begin now."""
@@ -273,7 +280,7 @@ class Crew:
         for worker in self._workers:
             if not worker.given and worker.room:
                 return worker
-        return self._hire(now_s) if self._may_grow() else None
+        return self._hire(now_s) if self._needs_more(now_s) else None
 
     def _free_worker(self, now_s: float) -> Worker | None:
         """A worker for the next jobs; one more if all are busy with long jobs."""
@@ -284,14 +291,19 @@ class Crew:
         idle = [worker for worker in free if not worker.given]
         if idle:
             return idle[0]
-        if len(self._workers) < self._size:
-            return self._hire(now_s)
+        if len(self._workers) < self._size and (hired := self._hire(now_s)) is not None:
+            return hired
         quick = [one for one in free if now_s - one.quiet_since_s < SLOW_S]
         if quick:
             return min(quick, key=lambda one: len(one.given))
+        return self._hire(now_s) if self._needs_more(now_s) else None
 
+    def _needs_more(self, now_s: float) -> bool:
+        """Whether all of them are busy with long jobs, and there may be one more."""
+        if len(self._workers) < self._size:
+            return True
         fresh = sum(now_s - one.quiet_since_s < SLOW_S for one in self._workers)
-        return self._hire(now_s) if fresh < tried and self._may_grow() else None
+        return fresh < max(1, self._stuck(now_s)) and self._may_grow()
 
     def _stuck(self, now_s: float) -> int:
         quiet = [one for one in self._workers if one.given and now_s - one.quiet_since_s >= STUCK_S]
@@ -303,7 +315,7 @@ class Crew:
 
     def _is_held(self, worker: Worker, *, alone: bool) -> bool:
         """Whether it must not get a further chunk now; with `alone`, beside any other."""
-        if any(given.alone for given in worker.given.values()):
+        if len(worker.given) == 1 and any(given.alone for given in worker.given.values()):
             return True
         if not worker.given or not self._watched:
             return False
@@ -315,19 +327,26 @@ class Crew:
     def _hire(self, now_s: float) -> Worker | None:
         if now_s < self._hire_s:
             return None
-        made = Worker(
-            self._stage,
-            slots=self._slots,
-            watched=self._watched,
-            traced=self._traced,
-        )
+        stage, slots, traced = self._stage, self._slots, self._traced
+        try:
+            made = Worker(stage, slots=slots, watched=self._watched, traced=traced)
+        except OSError as error:
+            self._not_ready(f"no process for its functions: {error}", now_s)
+            return None
         self._workers.append(made)
         return made
 
-    def _remove(self, worker: Worker) -> None:
+    def _remove(self, worker: Worker, now_s: float) -> None:
         self._workers.remove(worker)
-        worker.dismiss(self._last_s)
-        worker.kill()
+        worker.dismiss()
+        self._leaving.append((now_s + self._last_s, worker))
+
+    def _end_leaving(self, now_s: float) -> None:
+        """Kills those that have had their time to tear down."""
+        for until_s, worker in list(self._leaving):
+            if now_s >= until_s or not worker.alive():
+                self._leaving.remove((until_s, worker))
+                worker.kill()
 
     @property
     def _counts_running(self) -> bool:
@@ -351,15 +370,16 @@ class Crew:
         return max(1, min(worker.room, self._chunk_size, max(share, 1)))
 
     def _give_to(self, worker: Worker, chunk: Chunk, now_s: float) -> None:
-        frame, size, left = [], 0, list(chunk.numbers)
-        while left and size <= CHUNK_BYTES_MAX:
-            number = left.pop(0)
+        frame, size = [], 0
+        for number in chunk.numbers:
             job, stored = self._jobs[number]
+            slot, attempt = worker.take(number, alone=chunk.alone), self._plan.attempt(number)
+            about = (job.traceparent, stored, attempt, job.foreign)
+            frame.append((number, slot, job.key, job.payload, *about))
             size += len(job.payload)
-            slot = worker.take(number, alone=chunk.alone)
-            about = (self._plan.attempt(number), job.foreign)
-            frame.append((number, slot, job.key, job.payload, job.traceparent, stored, *about))
-        self._plan.returned(left)
+            if size > CHUNK_BYTES_MAX:
+                break
+        self._plan.returned(chunk.numbers[len(frame) :])
         if self._allowance is not None:
             self._allowance.begin(len(frame), now_s)
         worker.chunk_begins(len(frame))
@@ -368,10 +388,10 @@ class Crew:
 
     # --- taking ----------------------------------------------------------------------------------
 
-    def _take_replies(self, worker: Worker, frame: bytes) -> None:
+    def _take_replies(self, worker: Worker, replies: list[list[Any]]) -> None:
         self._stillborn = 0
         done, split = [], []
-        for reply in self._decode(frame):
+        for reply in replies:
             number, outcome = reply[0], reply[1]
             if outcome in (RETIRE, UNREADY, PROGRESS):
                 self._hear(worker, reply)
@@ -407,15 +427,15 @@ class Crew:
             return
         worker.retires = True
         if what == UNREADY:
-            self._not_ready(reply[2])
+            self._not_ready(f"set-up failed: {reply[2]}", time.monotonic())
 
-    def _not_ready(self, reason: str) -> None:
-        """The team's set-up raised: its jobs wait, and it is tried again after a pause."""
+    def _not_ready(self, trouble: str, now_s: float) -> None:
+        """No process gets ready: the team's jobs wait, and it is tried again after a pause."""
         pause_s = min(_UNREADY_S_MAX, _UNREADY_S_MIN * 2**self._unready)
         self._unready = min(self._unready + 1, 10)
-        self._hire_s = time.monotonic() + pause_s
-        self.trouble, self.news = f"set-up failed: {reason}", self.news + 1
-        _log.warning("a team's set-up failed", team=self._stage.team, reason=reason)
+        self._hire_s = now_s + pause_s
+        self.trouble, self.news = trouble, self.news + 1
+        _log.warning("no process of a team is ready", team=self._stage.team, reason=trouble)
 
     def _silence(self, number: int) -> None:
         if self.progress.pop(number, None) is not None:
@@ -433,32 +453,32 @@ class Crew:
         # It may still run, having closed its pipe only: what it does is read when it has ended.
         failure = worker.end()
         self._workers.remove(worker)
-        begun = [number for number in worker.begun() if number in self._jobs]
+        suspects = worker.begun()
+        begun = [number for number in suspects if number in self._jobs]
         # A function that has ended can have spoilt its process for all behind it, such as the pipe.
         unsent = [number for number in worker.unsent() if number in self._jobs]
         blamed = begun + unsent
-        proven = len(blamed) == 1 and (bool(begun) or worker.given[blamed[0]].alone)
+        # One that was cancelled and still ran may have been it.
+        one_only = len(blamed) == 1 and len(suspects) == len(begun)
+        proven = one_only and (bool(begun) or worker.given[blamed[0]].alone)
         was_cancelled = bool(worker.cancelled)
         self._plan.returned(worker.given.keys() & self._jobs.keys() - set(blamed))
         if proven:
-            self._failed(blamed[0], self._timed(failure))
+            self._failed(blamed[0], failure)
         else:
             self._plan.suspected(blamed)
         if worker.retires:
             return
 
-        self._stillborn = 0 if blamed or was_cancelled else self._stillborn + 1
+        if blamed or was_cancelled:
+            self._stillborn = 0
+        elif worker.given:
+            self._stillborn += 1
         if self._stillborn >= _STILLBORN_MAX:
             raise Unavailable(
                 f"{self._stillborn} worker processes of team {self._stage.team!r} in a row ended "
                 f"before they began a job; the last one: {failure.reason}"
             )
-
-    def _timed(self, failure: Failure) -> Failure:
-        if failure.kind is not FailureKind.TIMEOUT:
-            return failure
-        timeout_ms = self._stage.policy.timeout_ms
-        return Failure(failure.kind, f"not done within {timeout_ms} ms; its worker was replaced")
 
 
 def _done(job: Job, reply: list[Any]) -> Done:
@@ -479,13 +499,3 @@ def _without_result(job: Job, given_up: GivenUp) -> Ended:
     not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
     postponed = Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)
     return postponed if postponed.fits else DeadLetter(job, given_up.failure, given_up.attempts)
-
-
-def memory_left() -> float:
-    """The part of this machine's memory that is not used; 1 if it does not say."""
-    try:
-        with Path("/proc/meminfo").open() as file:
-            sizes = dict(line.split()[:2] for line in file)
-        return int(sizes["MemAvailable:"]) / int(sizes["MemTotal:"])
-    except (OSError, KeyError, ValueError, ZeroDivisionError):
-        return 1.0

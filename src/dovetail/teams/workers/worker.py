@@ -11,6 +11,10 @@ program behind.
 A shared page shows what the child is doing, even when it is stuck or dead: which jobs are begun,
 and since when the current one runs (`worker_report`).
 
+Nothing here waits for the child, which may be stuck in a function: what its pipe does not take is
+sent later. It is gone when its pipe is closed, when it is dead though a copy that it has forked
+holds the pipe open, or when what comes through the pipe is not from it.
+
 Not here: which jobs it gets and what its end means. `crew` decides both.
 """
 
@@ -21,9 +25,10 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from dovetail import tracing
 from dovetail.settings.tracing import TracingSettings
@@ -44,15 +49,20 @@ SILENCE_S = 1.0
 START_S_MAX = 30.0
 #: Between two looks whether a child has begun something.
 _LOOK_S = 0.1
+#: A time on the page is later; one that is being written begins with zeros.
+_TORN_S = 1e-3
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
+#: A pipe that was full is tried again so soon.
+_PUSH_S = 0.005
+#: No frame is so long; four letters of a text would be.
+_FRAME_BYTES_MAX = 2**29
 #: The ends of pipes to all workers of this process, of any crew. A new worker must not hold them: a
 #: worker ends in peace when its pipe is closed, which it is when nobody has its other end.
 _pipes: set[int] = set()
 
 
-@dataclass(slots=True)
-class Given:
+class Given(msgspec.Struct, gc=False):
     """A job that a worker has."""
 
     slot: int
@@ -70,7 +80,10 @@ class Worker:
         watched: bool,
         traced: TracingSettings | None,
     ) -> None:
-        """`slots` is how many jobs it can have; `watched`: the page tells what it runs."""
+        """`slots` is how many jobs it can have; `watched`: the page tells what it runs.
+
+        Raises `OSError` if the system gives no process, pipe or memory.
+        """
         self._timeout_s = stage.policy.timeout_ms / 1000
         self._watched = watched
         self._page = mmap.mmap(-1, RUNNING.size + slots)
@@ -86,20 +99,22 @@ class Worker:
         self.cancelled: dict[int, float] = {}
         #: It takes no more jobs.
         self.retires = False
-        self._unread = bytearray()
-        self._overdue = False
+        self._unread, self._unwritten = bytearray(), bytearray()
+        self._decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+        self._overdue = self._garbled = False
         self._status: int | None = None
         self._fork(stage, traced)
 
     def _fork(self, stage: Stage, traced: TracingSettings | None) -> None:
-        jobs_read, jobs_write = os.pipe()
-        replies_read, replies_write = os.pipe()
-        for descriptor in (jobs_write, replies_write):
-            with suppress(OSError):
-                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-        parent = os.getpid()
-        self.pid = os.fork()
+        parent, ends = os.getpid(), list[int]()
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            self.pid = os.fork()
+        except OSError:
+            self._close(*ends)
+            raise
+        jobs_read, jobs_write, replies_read, replies_write = ends
         if self.pid == 0:
             code = 1
             try:
@@ -116,8 +131,11 @@ class Worker:
         # Both do it, and whoever is second changes nothing: it may be killed before it ran at all.
         with suppress(OSError):
             os.setpgid(self.pid, self.pid)
-        os.close(jobs_read)
-        os.close(replies_write)
+        for descriptor in (jobs_write, replies_write):
+            with suppress(OSError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(jobs_write, False)
+        self._close(jobs_read, replies_write)
         self._jobs, self._replies = jobs_write, replies_read
         # Not `select`, which knows the first 1,024 files of a process only.
         self._said = select.poll()
@@ -131,7 +149,7 @@ class Worker:
             passed = [one for one in self._recalled if self._page[RUNNING.size + one] == ENDED]
             self._recalled = [one for one in self._recalled if one not in passed]
             self._slots.extend(passed)
-        return 0 if self.retires else len(self._slots)
+        return 0 if self.retires or self.is_behind else len(self._slots)
 
     def fileno(self) -> int:
         """Where its answers come."""
@@ -214,19 +232,31 @@ class Worker:
         del self.given[number]
         return True
 
-    def send(self, frame: bytes) -> bool:
-        """Sends a chunk; False if the child is gone."""
-        data = memoryview(LENGTH.pack(len(frame)) + frame)
-        try:
-            while data:
-                data = data[os.write(self._jobs, data) :]
-        except BrokenPipeError:
-            return False
-        return True
+    def send(self, frame: bytes) -> None:
+        """Sends a frame. If the child is gone, `receive` says so."""
+        self._unwritten += LENGTH.pack(len(frame)) + frame
+        self._push()
 
-    def receive(self) -> Iterable[bytes] | None:
-        """The frames that have come; None if the child is gone, and all it said was read."""
-        frames: list[bytes] = []
+    @property
+    def is_behind(self) -> bool:
+        """Whether its pipe was full, and there is more to be sent."""
+        return bool(self._unwritten)
+
+    def _push(self) -> None:
+        try:
+            while self._unwritten:
+                del self._unwritten[: os.write(self._jobs, self._unwritten)]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unwritten.clear()
+
+    def receive(self) -> list[list[list[Any]]] | None:
+        """The frames of replies that have come; None if the child is gone, and all that it said
+        was read."""
+        self._push()
+        # Before it is read: whatever a dead child has said is in the pipe.
+        alive, frames = self.alive(), list[list[list[Any]]]()
         while self._said.poll(0):
             data = os.read(self._replies, _PIPE_BYTES)
             if not data:
@@ -234,19 +264,26 @@ class Worker:
             self._unread += data
             while len(self._unread) >= LENGTH.size:
                 end = LENGTH.size + LENGTH.unpack_from(self._unread)[0]
-                if len(self._unread) < end:
+                if len(self._unread) < end <= _FRAME_BYTES_MAX:
                     break
-                frames.append(bytes(self._unread[LENGTH.size : end]))
+                try:
+                    frames.append(self._decode(self._unread[LENGTH.size : end]))
+                except msgspec.MsgspecError:
+                    self._garbled = True
+                    return None
                 del self._unread[:end]
         if frames:
             self.quiet_since_s = time.monotonic()
-        return frames
+        return frames if alive or frames else None
 
     def left_s(self, now_s: float) -> float:
         """How long it may still take; 0 or less: it must be killed."""
         if not self._watched:
             return self.quiet_since_s + self._timeout_s + SILENCE_S - now_s
         seen = RUNNING.unpack_from(self._page)
+        if seen[1] < _TORN_S:
+            # It stopped in the middle of writing that, and has not gone on yet.
+            return self.quiet_since_s + self._timeout_s + START_S_MAX - now_s
         if not self.begun():
             # It starts, or sends outcomes, which takes time on a loaded machine.
             return float(seen[1]) + self._timeout_s + START_S_MAX - now_s
@@ -260,6 +297,8 @@ class Worker:
 
     def due_s(self, now_s: float) -> float:
         """When to look at it again, if it says nothing."""
+        if self.is_behind:
+            return now_s + _PUSH_S
         left_s = max(0.001, self.left_s(now_s))
         # It does not say what it begins, so look again soon.
         return now_s + (left_s if not self._watched or self.begun() else min(left_s, _LOOK_S))
@@ -271,31 +310,42 @@ class Worker:
     def alive(self) -> bool:
         """Whether it still runs."""
         if self._status is None:
-            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if over is not None:
-                self._reap()
+            try:
+                over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                # Something else here has waited for it, and its number may be another's by now.
+                self._status = 0
+            else:
+                if over is not None:
+                    self._reap()
         return self._status is None
 
     def dismiss(self, seconds: float = 0.0) -> None:
         """Sends it no more jobs, and gives it time to end by itself."""
         self._close(self._jobs)
         self._jobs = -1
+        self._unwritten.clear()
         self.retires = True
         self._wait(seconds)
 
     def kill(self) -> None:
         """Ends it, whatever it does."""
-        if self._status is None:
+        if self.alive():
             self._reap()
         self._close(self._jobs, self._replies)
         self._jobs = self._replies = -1
 
     def _reap(self) -> None:
         """Kills what is left of it and of all that its functions started."""
-        # Its number is not given to another process before it is waited for.
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._status = os.waitpid(self.pid, 0)[1]
+        # Its number is not given to another process before it is waited for. It may have left its
+        # group.
+        for end in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                end(self.pid, signal.SIGKILL)
+        try:
+            self._status = os.waitpid(self.pid, 0)[1]
+        except ChildProcessError:
+            self._status = 0
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -313,7 +363,11 @@ class Worker:
         """Ends it, and says why it was lost."""
         if self._overdue:
             self.kill()
-            return Failure(FailureKind.TIMEOUT, "silent for too long")
+            about = f"not done within {self._timeout_s * 1000:.0f} ms; its worker was replaced"
+            return Failure(FailureKind.TIMEOUT, about)
+        if self._garbled:
+            self.kill()
+            return Failure(FailureKind.CRASH, "what came through its pipe is no outcome")
         # Its pipe is closed: it is ending, or has closed what it should not have touched.
         self._wait(SILENCE_S)
         self.kill()

@@ -146,18 +146,20 @@ class Report:
         self.flush()
 
     def begin(self, job: GivenJob, now: float) -> None:
+        if self._buffer and not self._unsent.is_set():
+            # It may take long. What ends without another behind it is sent at once.
+            self._unsent.set()
         # The time first: whoever sees that it has begun must not take an older one for its own.
         RUNNING.pack_into(self._page, 0, job.number, now)
         self._page[RUNNING.size + job.slot] = BEGUN
 
     def end(self, job: GivenJob, reply: SizedReply, now: float) -> None:
-        self.leave_if_forked()
+        if self._forked:
+            self.leave_if_forked()
         self._page[RUNNING.size + job.slot] = ENDED
         with self._lock:
             if self._said:
                 self._said.pop(job.number, None)
-            if not self._buffer:
-                self._unsent.set()
             self._buffer.append(reply[0])
             self._bytes += reply[1]
         if now - self._flushed > FLUSH_S or self._bytes > FLUSH_BYTES:
@@ -203,7 +205,9 @@ class Outcomes:
         """The reply about a result. Raises what the user's code does, and `InvalidInput`."""
         encoded = self._encoded(self._encode, result, len(job.key))
         size = len(encoded)
-        forwards = []
+        forwards: list[tuple[str, bytes, bytes, int, str]] = []
+        if not self._stage.connectors:
+            return (job.number, encoded, forwards), size
         job_id = id_of(job.key)
         for connector in self._stage.connectors:
             target = connector.target
