@@ -153,7 +153,7 @@ class Engine:
         TLS and login by librdkafka's names. With `team` it runs that team alone, and others run
         the rest. Raises `InvalidInput`."""
         self._pipeline, self._spark, self._team = pipeline, spark, team
-        self._ui: str | None = spark.sparkContext.uiWebUrl
+        self.ui: str | None = spark.sparkContext.uiWebUrl
         self._brokers, self._term = Brokers.at(bootstrap, config), term
         self._running = _all_of(pipeline, f"{checkpoint.rstrip('/')}/{pipeline.name}", team)
         self._metrics = metrics or PipelineMetrics()
@@ -262,11 +262,6 @@ class Engine:
                     )
                 )
             return found
-
-    @property
-    def ui(self) -> str | None:
-        """The address of Spark's own pages; None where they are off, as they are by default."""
-        return self._ui
 
     @property
     def delays_error(self) -> str | None:
