@@ -40,20 +40,18 @@ SCRATCH_BYTES = 64 * 1024
 #: Requests of one connection that are read but not answered; clients have 5, kafkajs up to 100.
 QUEUE_MAX = 100
 
-#: Largest frame of a client that has not logged in. A login needs under 1 KiB; the rest is room for
-#: tokens.
+#: Largest frame of a client before its login, which needs under 1 KiB; the rest is for tokens.
 FRAME_BYTES_MAX_UNAUTHENTICATED = 64 * 1024
 
 #: Requests that such a client may have read but not answered: a login is one after another.
 _QUEUE_MAX_UNAUTHENTICATED = 1
 
-#: From this size on a frame's memory comes page by page as it is filled. Clearing it at once would
-#: take half a millisecond for each MiB, and a client has to send four bytes to ask for 100 of them.
-#: Smaller ones are faster the plain way, and ordinary batches are at most 1 MiB.
+#: From this size on a frame's memory comes page by page as it is filled. Clearing it at once takes
+#: half a millisecond for each MiB, and a client needs four bytes to ask for 100 of them. Smaller
+#: ones are faster the plain way; ordinary batches have at most 1 MiB.
 _LAZY_BYTES_MIN = 2 * 1024 * 1024
 
-#: A frame that is larger than the scratch buffer is charged to the budget in steps of this size:
-#: what a frame can take that is not lazy.
+#: A frame above the scratch buffer is charged in such steps: what one can take that is not lazy.
 STEP_BYTES = _LAZY_BYTES_MIN
 
 _LENGTH_BYTES = 4
@@ -144,8 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = "?"
         #: What the dispatcher knows of this client; nobody else looks at it.
         self.guest: object = None
-        #: What is called when the connection has ended, once.
-        self.on_lost: set[Callable[[], None]] = set()
+        self.on_lost: set[Callable[[], None]] = set()  #: Called when the connection has ended.
         #: Whether the client still has to log in; until then it may send little.
         self.stranger = False
 
