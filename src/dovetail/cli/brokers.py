@@ -91,6 +91,13 @@ def check(settings: Settings, brokers: int) -> None:
     for name, port in (("kafka.port", settings.kafka.port), ("http.port", settings.http.port)):
         if port + brokers > _PORT_MAX:
             raise InvalidSetting(f"{name} {port}: {brokers} brokers need as many ports from there")
+    clients, http = settings.kafka.port, settings.http.port
+    # Each broker has one of both, and this process one more for HTTP.
+    if clients and http and settings.http.enabled and -brokers <= http - clients < brokers:
+        raise InvalidSetting(
+            f"the ports for HTTP, {http} to {http + brokers}, meet those for Kafka clients, "
+            f"{clients} to {clients + brokers - 1}; choose others with --http-port or --port"
+        )
 
     kept = sorted((settings.node.data_dir / "timelines").glob("*.sqlite"))
     if kept and settings.timeline.enabled and settings.timeline.store == "sqlite":

@@ -9,7 +9,7 @@ import gc
 _USUAL = gc.get_threshold()
 
 #: The newest objects are looked through now and then, all of them hardly ever.
-_AT_START = (50_000, 20, 1_000)
+_AT_START = (10_000, 20, 50)
 
 
 def rarely() -> None:

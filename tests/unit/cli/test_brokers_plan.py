@@ -62,6 +62,15 @@ def test_what_several_brokers_cannot_do_is_refused_first(tmp_path: Path) -> None
         with pytest.raises(InvalidSetting):
             check(settings(tmp_path, **given), 8)
 
+    check(settings(tmp_path), 11)
+    with pytest.raises(InvalidSetting, match="9080 to 9092, meet those for Kafka clients"):
+        check(settings(tmp_path), 12)
+    check(settings(tmp_path, http__enabled=False), 12)
+    check(settings(tmp_path, http__port=0), 12)
+    check(settings(tmp_path, http__port=9104), 12)
+    with pytest.raises(InvalidSetting, match="meet"):
+        check(settings(tmp_path, http__port=9103), 12)
+
     (tmp_path / "timelines").mkdir()
     check(settings(tmp_path), 2)
     (tmp_path / "timelines" / "0000000001.sqlite").touch()
