@@ -267,8 +267,7 @@ class Crew:
             assert chunk is not None, "something waits"
             self._give_to(free, chunk, now_s)
         for worker in [one for one in self._workers if not one.given]:
-            spare = len(self._workers) > self._size
-            if spare and now_s - worker.idle_since_s > _SPARE_S:
+            if len(self._workers) > self._size and now_s - worker.idle_since_s > _SPARE_S:
                 self._remove(worker, now_s)
 
     def _room(self, now_s: float) -> int:
