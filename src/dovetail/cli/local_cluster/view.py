@@ -202,6 +202,7 @@ def _kafka_of(
     asked = _running(plan, states, "broker")
     if not asked:
         return Unavailable("no broker runs")
+
     # As a node, so that it is answered where clients have to log in.
     own = folder.certificates / CERTIFICATE
     trust = {
