@@ -88,8 +88,9 @@ class ClusterProcesses:
                     "kafka_advertised_host": listener.host,
                     "kafka_advertised_port": str(listener.port),
                     "http_port": str(http_listener.listen_port),
-                    "node_rack": racks.get(name, ""),
                 }
+                # Older versions, which tests of upgrades start, do not know of racks.
+                own |= {"node_rack": racks[name]} if name in racks else {}
                 self.nodes[name] = RunningNode(folder / name, {**SETTINGS, **own, **settings})
 
     @property

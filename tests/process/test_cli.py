@@ -132,6 +132,14 @@ def test_a_partition_that_does_not_exist(dovetail: CommandLine, topic: str) -> N
     assert "has no partition 99, only 0 to 1" in done.stderr
 
 
+def test_producing_to_no_topic_says_how_to_make_it(dovetail: CommandLine) -> None:
+    """U7: at once, and not after the time that a record may wait, which can be long; with the
+    command."""
+    done = dovetail.run("produce", "never-made", "--timeout", "10m", given="hello\n")
+    assert done.returncode == ExitCode.NOT_FOUND
+    assert "dovetail topic create never-made" in done.stderr
+
+
 def test_internal_topics_are_shown_only_when_asked_for(dovetail: CommandLine, topic: str) -> None:
     """U4: the node's own topics are marked, and hidden without --all."""
     dovetail.ok("consume", topic, "--group", f"group-{uuid.uuid4().hex[:8]}")

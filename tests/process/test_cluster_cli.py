@@ -60,6 +60,10 @@ class Shell:
             "DOVETAIL_CLIENT_TLS_CA": authority,
         }
 
+    def log_in(self, user: str, password: str) -> None:
+        """The same, where clients have to log in."""
+        self._environment |= {"DOVETAIL_CLIENT_USER": user, "DOVETAIL_CLIENT_PASSWORD": password}
+
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.run("cluster", "status", "--json").stdout)
         return answer
@@ -122,12 +126,24 @@ def test_a_cluster_is_started_hurt_healed_and_stopped(shell: Shell) -> None:
 
 
 def test_a_cluster_encrypts(shell: Shell) -> None:
-    """U2, R4: `--tls` makes the certificates; nodes, `status` and clients speak TLS with them."""
-    started = shell.run("cluster", "start", "--tls", *SMALLEST, "--json")
+    """U2, R4: `--tls` makes the certificates; nodes, `status` and clients speak TLS with them.
+    Where clients have to log in, nodes are let in by theirs; without TLS that is refused."""
+    (shell.folder / "password").write_text("let-me-in\n")
+    login = {
+        "security.login": "scram-sha-512",
+        "security.authorize": "true",
+        "security.admin_password_file": str(shell.folder / "password"),
+    }
+    guards = [f"--set={name}={value}" for name, value in login.items()]
+    refused = shell.run("cluster", "start", *SMALLEST, *guards, code=ExitCode.USAGE)
+    assert "add --tls" in refused.stderr
+    started = shell.run("cluster", "start", "--tls", *SMALLEST, *guards, "--json")
     document = json.loads(started.stdout)
     shell.use(document["bootstrap"])
     shell.run("topic", "create", "orders", code=ExitCode.UNREACHABLE)
     shell.trust(document["tls_ca"])
+    shell.run("topic", "create", "orders", code=ExitCode.UNREACHABLE)
+    shell.log_in("admin", "let-me-in")
     shell.run("topic", "create", "orders")
     shell.run("produce", "orders", given="one\n")
     assert shell.run("consume", "orders").stdout == "one\n"

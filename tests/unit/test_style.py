@@ -56,7 +56,16 @@ ARROWS = {
         "storage",
         "timeline",
     },
-    "console": {"admin", "backup", "coordination", "node", "outbox", "settings", "timeline"},
+    "console": {
+        "admin",
+        "backup",
+        "coordination",
+        "node",
+        "outbox",
+        "registry",
+        "settings",
+        "timeline",
+    },
     "cli": {
         "admin",
         "backup",

@@ -129,7 +129,8 @@ class Kafka:
             # SystemError.
             "log_level": 0,
             "log.connection.close": False,
-            "socket.timeout.ms": max(1000, int(self.timeout_s * 1000)),
+            # Librdkafka takes 10 ms to 5 minutes.
+            "socket.timeout.ms": min(300_000, max(1000, int(self.timeout_s * 1000))),
             "socket.nagle.disable": True,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1_000,

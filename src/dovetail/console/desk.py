@@ -65,6 +65,8 @@ class Desk:
     #: None if the settings name no outbox.
     outbox: OutboxDatabase | None = field(init=False)
     outbox_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    #: Turns of the processes that read messages by their schemas.
+    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     pipelines: PipelineReports = field(init=False)
     dead_topics: DeadTopics = field(init=False)
     streams: Streams = field(init=False)

@@ -25,6 +25,8 @@ from starlette.datastructures import QueryParams
 
 from dovetail.background import keep_task
 from dovetail.console.desk import Desk
+from dovetail.console.nouns.access import show_access
+from dovetail.console.nouns.clients import list_clients
 from dovetail.console.nouns.dead import DeadQuery, ReasonsQuery, list_dead, list_reasons
 from dovetail.console.nouns.groups import GroupsQuery, list_groups, show_group
 from dovetail.console.nouns.history import HourQuery, show_group_hour, show_hour
@@ -36,7 +38,7 @@ from dovetail.console.nouns.timelines import list_timelines, show_held, show_tim
 from dovetail.console.nouns.topics import TopicsQuery, list_topics, show_topic
 from dovetail.console.web.endpoint import Handler, asked_by_node
 from dovetail.console.web.errors import HttpRefusal, Problem, problem_of
-from dovetail.console.web.query import decode_query
+from dovetail.console.web.query import ListQuery, decode_query
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.logging import get_logger
 
@@ -115,6 +117,8 @@ KINDS = {
     "pipeline": _Kind(_one(show_pipeline, "pipeline"), named=True),
     "failures": _Kind(_one(show_failures, "pipeline"), DEAR_INTERVAL_S, named=True),
     "outbox": _Kind(_document(show_outbox), 2 * INTERVAL_S),
+    "access": _Kind(_document(show_access), SLOW_INTERVAL_S),
+    "clients": _list(list_clients, ListQuery, 2 * INTERVAL_S),
     "audit": _Kind(lambda desk, _: desk.audit.page(limit=100), SLOW_INTERVAL_S),
 }
 

@@ -27,13 +27,22 @@ from dovetail.log.topic import TopicRecord
 from dovetail.log.topic_settings import CONFIG_KEYS
 from dovetail.node.broker import Broker
 from dovetail.node.history import History
+from dovetail.node.listener import Client
 from dovetail.node.security import OwnWay
 from dovetail.storage.chain import PartitionRecord
 from dovetail.storage.identity import Disks
 from dovetail.storage.repair.decommission import StorageStates
 from dovetail.timeline.receiver import Receiver
 
-__all__ = ["Ends", "Insight", "PartitionFacts", "TopicFacts", "TopicSetting", "missing_nodes"]
+__all__ = [
+    "Client",
+    "Ends",
+    "Insight",
+    "PartitionFacts",
+    "TopicFacts",
+    "TopicSetting",
+    "missing_nodes",
+]
 
 #: Topics that are gone and still remembered, at least.
 _SPARE = 1_000
@@ -96,6 +105,7 @@ class Insight:
         listener: str,
         own_way: OwnWay,
         history: History,
+        clients: Callable[[], list[Client]],
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
@@ -109,6 +119,8 @@ class Insight:
         self.listener = listener
         self.own_way = own_way
         self.history = history
+        #: Who is connected to this node.
+        self.clients = clients
         #: Gives messages of timelines to whoever asks by HTTP; None where none are served.
         self.receiver: Receiver | None = None
         #: Makes backups of what this node stores; None on a node that stores nothing.

@@ -6,6 +6,7 @@ clients retry.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from dovetail.background import Tasks
 from dovetail.buffers import Buffer
@@ -35,6 +36,21 @@ _log = get_logger("node")
 
 #: How often suppressed lines are summed up in the log.
 FLUSH_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connection to this node, and what is known of the client at its other end."""
+
+    address: str
+    #: Empty before its login, and where nobody logs in.
+    user: str
+    client: str
+    software: str
+    produces: bool
+    fetches: bool
+    connected_ms: int
+    silent_ms: int
 
 
 class Listener:
@@ -94,6 +110,26 @@ class Listener:
             await self._server.stop()
         self._refusals.flush(final=True)
 
+    def clients(self) -> list[Client]:
+        """Who is connected, the longest first."""
+        server, now_ms = self._server, asyncio.get_running_loop().time() * 1000
+        if server is None:
+            return []
+        found = [self._client(one, now_ms) for one in server.connections]
+        return sorted(found, key=lambda client: -client.connected_ms)
+
+    def _client(self, connection: Connection, now_ms: float) -> Client:
+        return Client(
+            address=connection.peer,
+            user=self._security.user_of(connection),
+            client=connection.client,
+            software=connection.software,
+            produces=connection.produces,
+            fetches=connection.fetches,
+            connected_ms=round(now_ms - connection.since_ms),
+            silent_ms=round(now_ms - connection.active_ms),
+        )
+
     def _dispatch(self, connection: Connection, frame: memoryview) -> Reply:
         key = calls.api_key_of(frame)
         if key == calls.HELLO_KEY:
@@ -129,6 +165,8 @@ class Listener:
     def _answer_hello(self, connection: Connection, frame: memoryview) -> list[Buffer]:
         """Says what this node serves to this client. Storage is for nodes alone."""
         self._security.access_of(connection)
+        # Kafka clients say which library they are; only ours says hello.
+        connection.software = connection.software or "dovetail"
         services, identity = [], ""
         if self.timelines is not None:
             services.append(TIMELINE_CALLS.service)

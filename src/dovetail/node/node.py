@@ -219,6 +219,7 @@ class Node:
             listener=str(settings.kafka.local_address(port_bound=port_bound)),
             own_way=self._security.own_way,
             history=self._history,
+            clients=listener.clients,
         )
         self._offer_backups(insight, coordinator)
         prober = self._start_prober(insight, here.node_id)

@@ -70,6 +70,11 @@ class Security:
             raise ProtocolViolation("the client sent a request before it logged in; log in first")
         return access
 
+    def user_of(self, connection: Connection) -> str:
+        """As whom the client has logged in; empty if it has not."""
+        access = None if self.authenticator is None else self.authenticator.access_of(connection)
+        return "" if access is None or access.principal is None else access.principal
+
     def is_stranger(self, connection: Connection) -> bool:
         """Whether the client still has to log in."""
         authenticator = self.authenticator

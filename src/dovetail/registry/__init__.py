@@ -13,6 +13,7 @@ API; this room fits it to the outbox, to teams and to Spark tables (`spark/paylo
 
     framing.py    the bytes in front of a payload: its schema, and which message of it     pure
     payloads.py   `encoder` and `decoder`: values to such bytes and back
+    showing.py    such bytes as JSON text, for the console: a process of its own
 """
 
 from dovetail.registry.payloads import Registry, decoder, encoder

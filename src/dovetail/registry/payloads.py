@@ -65,12 +65,12 @@ class Registry:
 
     def latest_schema(self, subject: str) -> tuple[int, str]:
         """Number and text of a subject's last version. Raises `InvalidInput`, `Unavailable`."""
-        found = _told(self, lambda: self.client().get_latest_version(subject))
+        found = told(self, lambda: self.client().get_latest_version(subject))
         return found.schema_id, found.schema.schema_str
 
     def schema(self, number: int) -> str:
         """The text of a schema. Raises `InvalidInput`, `Unavailable`."""
-        text: str = _told(self, lambda: self.client().get_schema(number)).schema_str
+        text: str = told(self, lambda: self.client().get_schema(number)).schema_str
         return text
 
 
@@ -109,10 +109,10 @@ def encoder(
             return library.JSONSerializer(schema, client, conf=settings)
         return library.ProtobufSerializer(schema, client, settings)
 
-    serialise = _told(registry, make)
+    serialise = told(registry, make)
     context = _context(topic, part)
     return lambda value: (
-        None if value is None else _told(registry, lambda: serialise(value, context))
+        None if value is None else told(registry, lambda: serialise(value, context))
     )
 
 
@@ -137,11 +137,9 @@ def decoder(
         raise InvalidInput(
             "give the class of the message, `protobuf`, with kind 'protobuf' and only then"
         )
-    deserialise = _told(registry, make)
+    deserialise = told(registry, make)
     context = _context(topic, part)
-    return lambda data: (
-        None if data is None else _told(registry, lambda: deserialise(data, context))
-    )
+    return lambda data: None if data is None else told(registry, lambda: deserialise(data, context))
 
 
 def _one_of(**schemas: Any) -> tuple[Kind, Any]:
@@ -171,7 +169,7 @@ def _context(topic: str, part: Part) -> Any:
     return _library("").SerializationContext(topic, part)
 
 
-def _told(registry: Registry, call: Callable[[], Any]) -> Any:
+def told(registry: Registry, call: Callable[[], Any]) -> Any:
     """What a call of the library returns, its errors as ours."""
     try:
         return call()

@@ -40,6 +40,13 @@ class HttpSettings(Section):
         "this machine's own.",
     )
 
+    schema_registry: str = setting(
+        "",
+        "URL of a schema registry by whose schemas the console shows messages; a user and a "
+        "password for it can be in it.",
+        secret=True,
+    )
+
     @field_validator("token")
     @classmethod
     def _check_token(cls, token: str) -> str:

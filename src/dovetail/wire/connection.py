@@ -140,15 +140,16 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         #: Where the client is.
         self.host = "?"
-        #: What the dispatcher knows of this client; nobody else looks at it.
+        #: What the dispatcher knows of this client: `guest` for itself alone, the rest for people.
         self.guest: object = None
         self.on_lost: set[Callable[[], None]] = set()  #: Called when the connection has ended.
+        self.client, self.software, self.produces, self.fetches = "", "", False, False
         #: Whether the client still has to log in; until then it may send little.
         self.stranger = False
 
         #: When the frame that is being read began, and when anything last happened.
         self.frame_begun_ms: float | None = None
-        self.active_ms = self._now_ms()
+        self.active_ms = self.since_ms = self._now_ms()
 
     @property
     def certificate(self) -> dict[str, Any] | None:

@@ -111,6 +111,11 @@ class WireServer:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open now."""
+        return [*self._connections]
+
     def part(self, connection: Connection) -> None:
         """Counts a connection out."""
         self.know(connection)

@@ -20,13 +20,21 @@ EMPTY = {
     "/pipelines": "dovetail pipeline run",
     "/outbox": "--set outbox.database=",
     "/dead": "No dead letters",
+    "/access": "dovetail access allow shop",
     "/audit": "session",
 }
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    node = RunningNode(tmp_path_factory.mktemp("guarded") / "node", {"http_token": TOKEN})
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "password").write_text("a-password-for-the-admin\n")
+    settings = {
+        "http_token": TOKEN,
+        "security_login": "scram-sha-512",
+        "security_admin_password_file": str(folder / "password"),
+    }
+    node = RunningNode(folder / "node", settings)
     node.start()
     yield node
     node.kill()
@@ -69,6 +77,28 @@ def test_an_empty_page_says_what_to_do(visitor: WatchedPage, path: str, command:
     for theme in ("light", "dark"):
         visitor.page.emulate_media(color_scheme=theme)
         assert not visitor.faults()
+
+
+def test_a_rule_is_added_and_removed(visitor: WatchedPage) -> None:
+    """U5, R4: with its effect on the list of the node; on a phone too."""
+    if "Sign in" in visitor.page.title():
+        visitor.page.goto(visitor.origin + "/")
+        _sign_in(visitor, TOKEN)
+    visitor.open("/access")
+    visitor.button("Add rule")
+    dialog = visitor.page.get_by_role("dialog")
+    dialog.get_by_label("User").fill("shop")
+    dialog.get_by_label("Operation").select_option("write")
+    dialog.get_by_label("Name").fill("orders*")
+    visitor.confirm("Add")
+    rules = visitor.page.get_by_role("table", name="Rules")
+    expect(rules).to_contain_text("topic orders*")
+    assert not visitor.faults()
+    assert not visitor.barriers()
+    visitor.button("Remove: allow shop write topic orders*")
+    visitor.confirm("Remove rule")
+    visitor.says("The rule was removed")
+    expect(rules).to_have_count(0)
 
 
 def test_the_menu_of_a_phone(visitor: WatchedPage) -> None:

@@ -7,6 +7,7 @@ requests to another origin, and what is cut off, nameless or hidden from a keybo
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
@@ -56,6 +57,16 @@ _NAMELESS = """() => {
 }"""
 
 
+#: What axe finds that keeps somebody from using the page; by the rule, and where.
+_BARRIERS = """async (rules) => {
+  const only = rules ? { runOnly: { type: 'rule', values: rules } } : {};
+  const { violations } = await axe.run(document, { resultTypes: ['violations'], ...only });
+  return violations
+    .filter((one) => ['serious', 'critical'].includes(one.impact))
+    .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`));
+}"""
+
+
 class WatchedPage:
     """A page, and what it did wrong."""
 
@@ -90,6 +101,14 @@ class WatchedPage:
         """What is wrong with the page as it stands."""
         both = f"() => [...({_STICKS_OUT})(), ...({_NAMELESS})()]"
         return [*self.page.evaluate(both), *self.wrongs]
+
+    def barriers(self, *rules: str) -> list[str]:
+        """What axe finds serious on the page as it stands, by all of its rules or by these."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            script = (files("axe_playwright_python") / "axe.min.js").read_text()
+            self.page.evaluate(f"() => {{ {script} }}")
+        found: list[str] = self.page.evaluate(_BARRIERS, list(rules) or None)
+        return found
 
     def button(self, name: str) -> None:
         """Presses the button of exactly this name."""

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from tests.conftest import RunningNode
 from tests.console_kit import TOKEN, WAIT_SECONDS_MAX, Site, fill, fill_outbox
+from tests.fake_registry import fake_registry
 
 
 @pytest.fixture(scope="session")
@@ -14,15 +15,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("console")
     outbox = f"sqlite:///{folder / 'shop.db'}"
     fill_outbox(outbox)
-    node = RunningNode(folder / "node", {"outbox_database": outbox})
-    node.start()
-    try:
-        with httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client:
-            site = Site(node, client)
-            fill(site)
-            yield site
-    finally:
-        node.kill()
+    with fake_registry() as registry:
+        settings = {"outbox_database": outbox, "http_schema_registry": registry}
+        node = RunningNode(folder / "node", settings)
+        node.start()
+        try:
+            with httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client:
+                site = Site(node, client)
+                fill(site)
+                yield site
+        finally:
+            node.kill()
 
 
 @pytest.fixture(scope="session")

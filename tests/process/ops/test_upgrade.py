@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests import conftest
+from tests.cluster_processes import running_cluster
 from tests.conftest import RunningNode
 from tests.process.checker import Workload, check_all
 
@@ -93,3 +95,34 @@ async def _body_of_reminder(bootstrap: str) -> bytes:
         shown = await client.timeline("reminders").look_up_key("ada")
         assert shown is not None
         return shown.body
+
+
+def test_a_cluster_is_upgraded_node_by_node(
+    old_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9: storage nodes first, then brokers, as docs/upgrade.md says, while a producer writes; old
+    and new ones serve side by side, and nothing acknowledged is lost or doubled."""
+    with contextlib.ExitStack() as stack:
+        with monkeypatch.context() as inside:
+            inside.setenv("PYTHONPATH", str(old_source))
+            inside.setattr(conftest.warm_python, "Popen", subprocess.Popen)
+            cluster = stack.enter_context(running_cluster(tmp_path / "cluster"))
+        assert b"PYTHONPATH=" + bytes(old_source) in _environment(cluster.nodes["broker-1"].pid)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("kept", PARTITIONS)])["kept"].result(60)
+        load = Workload(cluster.bootstrap, "kept", partitions=PARTITIONS)
+        load.start()
+        load.wait_for(500)
+
+        for name in (*cluster.storage, *cluster.brokers):
+            assert cluster.stop(name) == 0
+            cluster.restart(name)
+            assert b"PYTHONPATH=" + bytes(old_source) not in _environment(cluster.nodes[name].pid)
+            load.wait_for(load.acknowledged_count + 200)
+        load.finish()
+        assert load.errors == []
+        check_all(load, cluster.bootstrap)
+
+
+def _environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()

@@ -13,7 +13,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dovetail.admin.kafka import Kafka
-from dovetail.cli.client import kafka_of, no_partition
+from dovetail.cli.client import kafka_of, no_partition, partitions_of
 from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
@@ -26,7 +26,7 @@ from dovetail.cli.options import (
 )
 from dovetail.cli.output import note, plural, print_done
 from dovetail.cli.progress import progress_bar
-from dovetail.errors import DovetailError, InvalidInput, Uncertain, Unreachable
+from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Uncertain, Unreachable
 
 EPILOG = examples(
     "echo 'hello' | dovetail produce orders",
@@ -113,6 +113,7 @@ def produce(
     ]
     key_bytes = bytes_given(key, "key") if key is not None else None
     kafka = kafka_of(ctx, bootstrap, timeout)
+    _demand(kafka, topic)
     sender = _Sender(
         kafka,
         topic,
@@ -137,6 +138,18 @@ def produce(
         task = bar.add_task(f"producing to {topic}", total=count)
         sender.send_all(records, lambda done: bar.update(task, completed=done))
     _report(topic, sender, time.monotonic() - started, as_json=as_json)
+
+
+def _demand(kafka: Kafka, topic: str) -> None:
+    """Raises `TopicUnknown` at once where nobody can create the topic meanwhile.
+
+    One broker of several may not have heard of a new topic yet; the producer goes on asking.
+    """
+    try:
+        partitions_of(kafka, topic)
+    except TopicUnknown:
+        if len(kafka.metadata().brokers) <= 1:
+            raise
 
 
 def _report(topic: str, sender: "_Sender", elapsed_s: float, *, as_json: bool) -> None:
@@ -263,6 +276,11 @@ class _Sender:
             partitions = self._kafka.metadata().topics.get(self._topic)
             if partitions is not None:
                 return no_partition(self._topic, self._fixed["partition"], count=len(partitions))
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            try:
+                partitions_of(self._kafka, self._topic)
+            except TopicUnknown as unknown:
+                return unknown
         found = self._kafka.error_of(doing, error, changes=True)
         return Unreachable(str(found)) if isinstance(found, Uncertain) else found
 

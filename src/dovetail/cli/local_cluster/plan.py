@@ -218,6 +218,8 @@ def node_arguments(
             f"--set=security.tls_certificate={certificates}/{CERTIFICATE}.pem",
             f"--set=security.tls_key={certificates}/{CERTIFICATE}.key",
             f"--set=security.tls_ca={certificates}/ca.pem",
+            # By its certificate a node is let in by the others where clients have to log in.
+            f"--set=security.nodes={CERTIFICATE}",
         ]
     for database in plan.of_kind("postgres"):
         where = f"postgresql://{POSTGRES_USER}@{database.address}/postgres"

@@ -57,6 +57,7 @@ def start_cluster(
             _check_is_new(folder, plan, running)
 
         missing = [planned for planned in plan.processes if planned.name not in running]
+        _check_login(plan)
         if plan.tls:
             _issue_certificate(folder)
         _check_startable(folder, plan, missing)
@@ -71,6 +72,21 @@ def start_cluster(
         else:
             on_step(f"the cluster in {folder.path} runs already")
     return plan
+
+
+def _check_login(plan: Plan) -> None:
+    """Refuses logins that would keep the nodes from each other: they know each other by TLS."""
+    settings = load_settings(
+        flags=map(parse_assignment, plan.assignments),
+        config=None if plan.config is None else Path(plan.config),
+    )
+    security = settings.security
+    if security.on and not plan.tls and not security.node_names():
+        raise InvalidInput(
+            "clients would have to log in (security.login), and so would the nodes to each other, "
+            "which they do by certificates alone: add --tls (in a new --data-dir, if this cluster "
+            "was made without it)"
+        )
 
 
 def _wants_postgres(

@@ -23,7 +23,7 @@ from dovetail.admin import cluster
 from dovetail.admin.kafka import Kafka
 from dovetail.cli.local_cluster import processes
 from dovetail.cli.local_cluster.folder import ClusterFolder
-from dovetail.cli.local_cluster.plan import FOREIGN, Kind, Plan
+from dovetail.cli.local_cluster.plan import CERTIFICATE, FOREIGN, Kind, Plan
 from dovetail.cli.local_cluster.processes import Health, State
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.coordination.membership import Member
@@ -202,7 +202,15 @@ def _kafka_of(
     asked = _running(plan, states, "broker")
     if not asked:
         return Unavailable("no broker runs")
-    trust = {"security.protocol": "SSL", "ssl.ca.location": str(folder.certificates / "ca.pem")}
+
+    # As a node, so that it is answered where clients have to log in.
+    own = folder.certificates / CERTIFICATE
+    trust = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(folder.certificates / "ca.pem"),
+        "ssl.certificate.location": f"{own}.pem",
+        "ssl.key.location": f"{own}.key",
+    }
     kafka = Kafka(
         ",".join(asked),
         _KAFKA_S_MAX,

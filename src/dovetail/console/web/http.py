@@ -25,7 +25,10 @@ from dovetail.clock import Clock, SystemClock
 from dovetail.console.desk import Desk, ServedNode
 from dovetail.console.live import Live
 from dovetail.console.nouns import (
+    access,
+    clients,
     dead,
+    decoded,
     groups,
     history,
     messages,
@@ -61,8 +64,11 @@ STOP_GRACE_S = 2
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *overview.ENDPOINTS,
+    *clients.ENDPOINTS,
+    *access.ENDPOINTS,
     *topics.ENDPOINTS,
     *messages.ENDPOINTS,
+    *decoded.ENDPOINTS,
     *groups.ENDPOINTS,
     *history.ENDPOINTS,
     *timelines.ENDPOINTS,

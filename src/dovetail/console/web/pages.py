@@ -20,7 +20,9 @@ FOLDER = Path(__file__).parents[1] / "static"
 ROOTS = frozenset(
     {
         "",
+        "access",
         "audit",
+        "connections",
         "dead",
         "groups",
         "messages",

@@ -52,6 +52,9 @@ from dovetail.wire import Connection, OrderedReply, Reply
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 
+#: How much of a client's id is kept for lists; ids are short.
+NAME_CHARACTERS_MAX = 100
+
 Handler = Callable[[Backend, Call, Any], Coroutine[Any, Any, Any]]
 
 _HANDLERS: dict[int, Handler] = {
@@ -165,7 +168,7 @@ class KafkaDispatch:
             )
 
         if header.api_key == ApiKey.API_VERSIONS:
-            decode_body(header, frame, body_start)
+            _introduce(connection, header, decode_body(header, frame, body_start))
             return self._encode(_Asked(header, started, connection), _API_VERSIONS)
         if header.api_key in _SASL:
             body = decode_body(header, frame, body_start)
@@ -187,8 +190,12 @@ class KafkaDispatch:
     def _begin(self, asked: _Asked, body: Any) -> Reply:
         header, _, connection, access = asked
         client_id = header.client_id or ""
+        if not connection.client and client_id:
+            # Not every client introduces itself.
+            connection.client = client_id[:NAME_CHARACTERS_MAX]
         call = Call(header.api_version, client_id, connection.host, access, connection.on_lost)
         if header.api_key == ApiKey.PRODUCE:
+            connection.produces = True
             return produce.produce(
                 self._backend,
                 call,
@@ -197,6 +204,7 @@ class KafkaDispatch:
                 connection.close,
             )
         if header.api_key == ApiKey.FETCH:
+            connection.fetches = True
             found = fetch.fetch(self._backend, call, body)
             if isinstance(found, m.FetchResponse):
                 return self._encode(asked, found)
@@ -271,6 +279,13 @@ class KafkaDispatch:
         if wait_ms:
             asked.connection.hold(wait_ms)
         return wait_ms
+
+
+def _introduce(connection: Connection, header: RequestHeader, body: Any) -> None:
+    """Notes what the client says of itself with its first request."""
+    name, version = body.client_software_name, body.client_software_version
+    connection.client = (header.client_id or "")[:NAME_CHARACTERS_MAX]
+    connection.software = f"{name or ''} {version or ''}".strip()[:NAME_CHARACTERS_MAX]
 
 
 def _bytes_of(body: m.FetchResponse | m.ShareFetchResponse) -> int:

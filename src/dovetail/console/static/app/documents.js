@@ -15,6 +15,8 @@ const PLAIN = new Set([
   "pipelines",
   "outbox",
   "audit",
+  "access",
+  "clients",
 ]);
 const ONE_OF = { topic: "topics", group: "groups", timeline: "timelines", pipeline: "pipelines" };
 

@@ -65,13 +65,14 @@ function turn(at, total) {
  */
 export function listing(at, { title, rows, name, note, columns, nothing, ...more }) {
   const { key = (row) => row[name], tools = [], noMatch, controls = [], narrowed = false } = more;
+  const { searches = "Name contains" } = more;
   const text = noMatch ? (at.query.get("filter") ?? "") : "";
   const { total = null } = more;
   const shown = total === null ? rows.filter((row) => row[name].includes(text)) : rows;
   const about = text || narrowed ? noMatch : nothing;
   return [
     head(title, { note: note(shown), tools: [...tools, at.live()] }),
-    noMatch ? filters(search(at), controls) : null,
+    noMatch ? filters(search(at, searches), controls) : null,
     shown.length > 0
       ? table(at, { label: title, rows: shown, key, sort: name, columns, sorted: total !== null })
       : empty(...about),

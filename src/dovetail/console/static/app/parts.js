@@ -149,7 +149,7 @@ export async function copy(text) {
 export function button(
   text,
   onclick,
-  { kind = "", disabled = false, label = null, title = null, local = false } = {},
+  { kind = "", disabled = false, label = null, title = null, local = false, expanded = null } = {},
 ) {
   const away = !local && awaySince() !== null;
   return h(
@@ -160,6 +160,7 @@ export function button(
       onclick,
       disabled: disabled || away,
       "aria-label": label,
+      "aria-expanded": expanded === null ? null : String(expanded),
       title: away ? "The node does not answer" : title,
     },
     text,

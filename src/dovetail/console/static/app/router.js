@@ -17,6 +17,8 @@ const PAGES = [
   ["/pipelines", "pipelines", () => import("./pages/pipelines.js")],
   ["/pipelines/:pipeline", "pipelines", () => import("./pages/pipeline.js")],
   ["/outbox", "outbox", () => import("./pages/outbox.js")],
+  ["/connections", "connections", () => import("./pages/clients.js")],
+  ["/access", "access", () => import("./pages/access.js")],
   ["/audit", "audit", () => import("./pages/audit.js")],
   ["/sign-in", "sign-in", () => import("./pages/sign-in.js")],
 ];

@@ -16,6 +16,8 @@ const ICONS = {
   pipelines: "M3 8h5v6H3zm11-4h5v5h-5zm0 9h5v5h-5zM8 11h3V6.500h3M11 11v4.500h3",
   outbox: "M3 13l3-8h10l3 8v5H3zm0 0h5l1 2h4l1-2h5",
   dead: "M11 3l9 15H2zm0 6v4m0 2.500v.2",
+  connections: "M8 3v5m6-5v5M5 8h12v3a6 6 0 0 1-12 0zm6 9v3",
+  access: "M6 10V7a5 5 0 0 1 10 0v3M4 10h14v9H4zm7 3.500v2.500",
   audit: "M5 3h9l3 3v13H5zm3 6h6m-6 4h6m-6 3h4",
 };
 
@@ -42,6 +44,8 @@ const WAYS = [
     "Care",
     [
       ["dead", "Dead letters", "/dead"],
+      ["connections", "Connections", "/connections"],
+      ["access", "Access", "/access"],
       ["audit", "Audit log", "/audit"],
     ],
   ],

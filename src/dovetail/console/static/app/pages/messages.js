@@ -6,11 +6,14 @@
  */
 
 import { address, read } from "../api.js";
+import { again, asCommands, commandList } from "../again.js";
 import { body, headers, line } from "../body.js";
+import { bySchema, hasSchema, readBySchema } from "../schemas.js";
 import { ago, button, empty, facts, field, filters, head, loading, note, table } from "../parts.js";
 import { count, exact, plural } from "../format.js";
 import { h } from "../dom.js";
 import { produce } from "../produce.js";
+import { say } from "../said.js";
 import { to } from "../router.js";
 
 const FROM = [
@@ -90,19 +93,19 @@ export const page = {
         ],
       }),
       asked(docs.topics.topics, topic, wish, at),
-      wish.topic ? found(docs.loaded, wish, at) : noTopic(docs.topics.topics),
+      wish.topic ? found(docs.loaded, topic, wish, at) : noTopic(docs.topics.topics),
     ];
   },
 };
 
+const numbersOf = (topic) => topic.partitions.map((row) => row.partition);
+
 async function produced(topic, at) {
-  if (
-    await produce(
-      topic.topic,
-      topic.partitions.map((row) => row.partition),
-    )
-  )
-    at.load();
+  if (await produce(topic.topic, numbersOf(topic))) at.load();
+}
+
+async function producedAgain(topic, row, at) {
+  if (await again(topic.topic, numbersOf(topic), row)) at.load();
 }
 
 function noteOf(loaded, wish) {
@@ -115,7 +118,7 @@ function noteOf(loaded, wish) {
 function noTopic(topics) {
   if (topics.some((row) => !row.internal)) return null;
   return empty("There are no messages yet", "Nothing has been written yet. To write a message:", {
-    command: "echo 'hello, world' | dovetail produce orders",
+    command: "dovetail topic create orders && echo 'hello, world' | dovetail produce orders",
   });
 }
 
@@ -204,12 +207,12 @@ function localTime(place) {
   return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
 }
 
-function found(loaded, wish, at) {
+function found(loaded, topic, wish, at) {
   if (loaded === null) return loading();
   const list = loaded.messages ?? [];
   if (list.length === 0) return nothing(loaded, wish);
   return [
-    h("div", { key: "list" }, rows(list, wish, at)),
+    h("div", { key: "list" }, rows(list, topic, wish, at)),
     loaded.complete === false
       ? note(
           "warn",
@@ -235,7 +238,7 @@ function nothing(loaded, wish) {
   });
 }
 
-function rows(list, wish, at) {
+function rows(list, topic, wish, at) {
   const openId = wish.open;
   const idOf = (row) => `${row.partition}:${row.offset}`;
   const toggle = (row) => at.set({ open: openId === idOf(row) ? null : idOf(row) });
@@ -276,11 +279,11 @@ function rows(list, wish, at) {
       { name: "key", label: "Key", cell: (row) => line(row.key) },
       { name: "value", label: "Value", kind: "line", cell: (row) => line(row.value) },
     ],
-    after: (row, width) => (openId === idOf(row) ? whole(row, width, at) : null),
+    after: (row, width) => (openId === idOf(row) ? whole(row, width, topic, at) : null),
   });
 }
 
-function whole(row, width, at) {
+function whole(row, width, topic, at) {
   const chosen = at.query.get("as");
   return h(
     "tr",
@@ -312,9 +315,42 @@ function whole(row, width, at) {
         ),
         headers(row.headers),
         body("Value", row.value, chosen, (kind) => at.set({ as: kind })),
+        more(row, topic, at),
       ),
     ),
   );
+}
+
+/** What else can be done with a message; what was asked for is shown below. */
+function more(row, topic, at) {
+  if (!topic) return null;
+  const id = `${row.partition}:${row.offset}`;
+  const asked = at.local.more?.id === id ? at.local.more : {};
+  const way = (name, text, ask) => {
+    const open = asked.name === name;
+    const act = () => askedFor({ id, name, ask, hide: open }, at);
+    return button(text, act, { expanded: open });
+  };
+  return [
+    h(
+      "div",
+      { class: "buttons" },
+      hasSchema(row) ? way("schema", "By schema", () => readBySchema(topic.topic, row)) : null,
+      way("commands", "As commands", () => asCommands(topic.topic, row)),
+      topic.internal ? null : button("Produce again", () => producedAgain(topic, row, at)),
+    ),
+    asked.name === "schema" ? bySchema(asked.found) : null,
+    asked.name === "commands" ? commandList(asked.found) : null,
+  ];
+}
+
+async function askedFor({ id, name, ask, hide }, at) {
+  try {
+    at.local.more = hide ? null : { id, name, found: await ask() };
+  } catch (error) {
+    say(error.message, "bad");
+  }
+  at.draw();
 }
 
 function paging(loaded, wish, at) {

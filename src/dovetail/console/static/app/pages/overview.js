@@ -192,9 +192,9 @@ function hour(history, { nodes: list, node }, at) {
 function firstSteps(node) {
   return empty(
     "Nothing is stored yet",
-    `Any Kafka client can write to ${node.kafka}; a topic begins to exist when it is first ` +
-      "named. To try it:",
-    { command: "echo 'hello, world' | dovetail produce orders" },
+    `Any Kafka client can write to ${node.kafka}; one that may create topics creates those that ` +
+      "it names. To try it:",
+    { command: "dovetail topic create orders && echo 'hello, world' | dovetail produce orders" },
   );
 }
 
