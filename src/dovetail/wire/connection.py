@@ -137,9 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held_ms = 0.0
         self._closed = self._finishing = False
 
-        self.peer = "?"
-        #: Where the client is.
-        self.host = "?"
+        #: Where the client is, with its port and without.
+        self.peer = self.host = "?"
         #: What the dispatcher knows of this client: `guest` for itself alone, the rest for people.
         self.guest: object = None
         self.on_lost: set[Callable[[], None]] = set()  #: Called when the connection has ended.
