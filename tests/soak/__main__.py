@@ -75,10 +75,17 @@ class Run:
         for part in self._parts:
             part.finish()
             self.tell(f"{part.name} is finished")
+        broken = []
         for part in self._parts:
-            self.tell(f"{part.name}: {part.judge()}")
+            try:
+                self.tell(f"{part.name}: {part.judge()}")
+            except Exception as error:  # noqa: BLE001 - the others are counted all the same
+                self.tell(f"{part.name}: NOT KEPT: {error}")
+                broken.append(error)
         for line in self._book.judge(self._pids()):
             self.tell(line)
+        if broken:
+            raise ExceptionGroup(f"{self._faults} faults, and promises were not kept", broken)
         self.tell(f"{self._faults} faults, and every promise was kept")
 
     def _chosen(self) -> list[Part]:

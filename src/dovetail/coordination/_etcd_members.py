@@ -147,7 +147,7 @@ class Member:
         call = self._lease.LeaseKeepAlive(timeout=timeout_s, metadata=_REQUIRE_LEADER)
         try:
             await call.write(request)
-            await call.done_writing()
+            # Not `done_writing`: if the stream ends meanwhile, it raises what no call raises.
             answer = await call.read()
         finally:
             call.cancel()

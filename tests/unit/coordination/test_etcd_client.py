@@ -5,6 +5,8 @@ import sys
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
+from grpc.aio import _call
 from tests.etcd_server import EtcdCluster
 from tests.unit.coordination.driving import put
 
@@ -57,6 +59,20 @@ async def test_without_the_client_library_the_extra_is_named(
         monkeypatch.delitem(sys.modules, f"dovetail.coordination.{name}", raising=False)
     with pytest.raises(InvalidSetting, match=r"dovetailmq\[etcd\]"):
         await EtcdCoordinator.open(EtcdSettings(("127.0.0.1:2379",)))
+
+
+async def test_a_lease_is_renewed_though_its_stream_ends_meanwhile(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R5: closing the half of a stream that has just ended raises what is no error of a call."""
+
+    async def ended(_: object) -> None:
+        raise cygrpc.ExecuteBatchError("execute_batch", ())
+
+    monkeypatch.setattr(_call.StreamStreamCall, "done_writing", ended)
+    async with await EtcdCoordinator.open(EtcdSettings(etcd.endpoints)) as coordinator:
+        lease = await coordinator.grant(ttl_ms=5_000)
+        await coordinator.keep_alive(lease)
 
 
 async def test_importing_dovetail_loads_no_etcd_client() -> None:
