@@ -62,21 +62,23 @@ def run_once(
     )
 
 
-def pipeline_run(cluster: SparkCluster, node: RunningNode, folder: Path) -> list[str]:
+def pipeline_run(master: str, node: RunningNode, folder: Path) -> list[str]:
     """The command that runs the pipeline to its end."""
     where = ["--bootstrap", node.bootstrap, "--checkpoint", str(folder / "checkpoint")]
     command = [sys.executable, "-m", "dovetail", "pipeline", "run", FAR, "--once", *where]
-    return [*command, "--master", cluster.url, *small()]
+    return [*command, "--master", master, *small()]
 
 
+@pytest.mark.parametrize("master", ["standalone", "local-cluster[2,1,1024]"])
 def test_executors_that_have_nothing_get_all_they_need(
-    cluster: SparkCluster, python: Path, node: RunningNode, tmp_path: Path
+    master: str, cluster: SparkCluster, python: Path, node: RunningNode, tmp_path: Path
 ) -> None:
     """T3, F39, F7a: the pipeline's modules, Dovetail, its libraries and its compiled decoder."""
+    url = cluster.url if master == "standalone" else master
     create_topics(far, node.bootstrap)
     with FrontEnd(far, node.bootstrap) as front:
         ids = front.submit_many([{"n": n} for n in range(20)])
-        done = run_once(pipeline_run(cluster, node, tmp_path), python)
+        done = run_once(pipeline_run(url, node, tmp_path), python)
         assert done.returncode == 0, done.stderr[-3000:] + cluster.logs()
         found = {one.id: one.result for one in front.results("even", follow=False)}
         odd = {one.id: one.result for one in front.results("odd", follow=False)}
@@ -95,7 +97,7 @@ def test_what_does_not_arrive_is_refused_at_the_start(
     archive = tmp_path / "orders.tar.gz"
     package("examples.orders.shop", archive, folder=ROOT)
     create_topics(far, node.bootstrap)
-    words = [*pipeline_run(cluster, node, tmp_path), "--archive", str(archive)]
+    words = [*pipeline_run(cluster.url, node, tmp_path), "--archive", str(archive)]
     done = run_once(words, python)
     assert done.returncode == 2, done.stderr[-3000:]
     assert "has no module 'tests'" in done.stderr

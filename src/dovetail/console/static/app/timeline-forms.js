@@ -171,7 +171,8 @@ export async function alter({ timeline, config }) {
       rows.map(([name, value]) => {
         const kind = typeof value === "number" ? { type: "number", min: 0, required: true } : {};
         const options = CHOICES[name]?.map((one) => [one, one]);
-        return field(name, bound(name, String(value), { autocomplete: "off", ...kind }), { options });
+        const input = bound(name, String(value), { autocomplete: "off", ...kind });
+        return field(name, input, { options });
       }),
     submit: (values) => {
       const changed = rows.filter(([name, value]) => values[name] !== String(value));
