@@ -12,7 +12,7 @@ from bench.run import Run
 from bench.table import Line
 
 _BYTES = 100
-#: What the issue asks for.
+#: What is required.
 _PART_OF_ONE_NODE = 0.35
 
 

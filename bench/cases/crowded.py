@@ -16,7 +16,7 @@ from bench.run import Run
 from bench.table import Line
 
 _BUSY = 30
-#: What the issue asks for.
+#: What is required.
 _PART_OF_KAFKA = 0.5
 
 

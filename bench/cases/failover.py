@@ -24,7 +24,7 @@ from bench.table import Line
 _EVERY_S = 0.005
 #: Records acknowledged behind the fault before the next one: the partition is well again.
 WELL = 100
-#: What the issue asks for.
+#: What is required.
 _ALLOWED_S = 1.0
 _CLEAN_S_MAX = 0.5
 _KILLS = 20

@@ -14,7 +14,7 @@ from bench.run import Run
 from bench.table import Line
 
 _PARTITIONS = 1000
-#: What the issue asks for, in cores.
+#: What is required, in cores.
 _CORES_MAX = 0.15
 #: Before counting: checkpoints, registrations and collectors come to rest.
 _REST_S = 5.0

@@ -18,7 +18,7 @@ _BROKERS = (1, 2, 3)
 _PARTITIONS = 12
 _BYTES = 100
 _WARM = 100_000
-#: What the issue asks for.
+#: What is required.
 _GROWTH_MAX = 1.2
 
 _NOTE = (

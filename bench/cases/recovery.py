@@ -34,7 +34,7 @@ _BYTES = 100
 _IN_FLIGHT = 2_000
 _TAIL = 200
 _TAIL_LONG = 2_000
-#: What the issue asks for.
+#: What is required.
 _RECOVERY_S_MAX = 2.0
 _RECOVERY_LONG_S_MAX = 0.5
 #: Ledgers of brokers count up from 1.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _CASE = "b tables"
 _UNIT = "messages/s"
 _PARTITIONS = 4
-#: What the issue asks for: topic to topic, and topic to Spark.
+#: What is required: topic to topic, and topic to Spark.
 _OF_PARQUET, _DROPPED_OF_PARQUET = 0.7, 1.5
 #: A hundredth of the offsets is wanted; a fetch brings whole batches and some more than it needs.
 _FETCHED_MAX = 0.03

@@ -14,7 +14,7 @@ from bench.table import Line
 _BYTES = 100
 _CASE = "a messages"
 _UNIT = "messages/s"
-#: What the issue asks for.
+#: What is required.
 _TIMES_PEER = 3.0
 _CPU_S_PER_MILLION = 0.26
 

@@ -20,7 +20,7 @@ _ENTRIES = 1_000_000
 _LEDGERS = 100
 _GROUP = 1_000
 _PAYLOAD = b"tiny entry"
-#: What the issue asks for.
+#: What is required.
 _START_S_MAX = 2.0
 
 

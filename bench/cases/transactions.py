@@ -23,7 +23,7 @@ _BYTES = 100
 _BATCH = 1000
 _COMMIT_S = 0.1
 _WARM = 30
-#: What the issue asks for.
+#: What is required.
 _PART_OF_IDEMPOTENT = 0.8
 _TIMES_PEER_RATE = 1.0
 _TIMES_PEER_P50 = 1.5
