@@ -64,7 +64,7 @@ def main(name: str, about: str, cases: Cases) -> int:
         for at, case in enumerate(names):
             console.print(f"{case} ({at + 1} of {len(names)})")
             task = progress.add_task(case, total=None)
-            run = Run(Path(folder), given.quick, rounds, console, progress, task)
+            run = Run(Path(folder).resolve(), given.quick, rounds, console, progress, task)
             lines += cases[case](run)
             progress.remove_task(task)
     print_table(console, lines)
