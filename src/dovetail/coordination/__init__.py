@@ -14,8 +14,8 @@ An election here tells a node that it may try. The store to which it then writes
 term: a paused holder does not know that its lease has ended.
 
 A further service needs a module here that keeps the contract of `protocol.py`, a kind in
-`settings/coordination.py`, a branch in `node/coordinators.py` (`open_coordinator`), and a run of the
-conformance suite in `tests/unit/coordination`.
+`settings/coordination.py`, a branch in `node/coordinators.py` (`open_coordinator`), and a run of
+the conformance suite in `tests/unit/coordination`.
 
     protocol.py        the contract, with its types and limits
     embedded.py        in this process, on one SQLite file: no other service to run
