@@ -13,7 +13,7 @@ from dovetail.admin.access import Rule
 from dovetail.admin.users import User, delete_user, list_users
 from dovetail.console.desk import Desk
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.errors import InvalidInput, NotFound
+from dovetail.errors import Forbidden, InvalidInput, NotFound
 
 #: Users and names of what a rule is about; a user is not longer than this in any login.
 Name = Annotated[str, Meta(min_length=1, max_length=1_000)]
@@ -66,6 +66,17 @@ async def show_access(desk: Desk, _: Asked[None, None]) -> AccessShown:
     )
 
 
+def _demand_sign_in(desk: Desk) -> None:
+    """Raises `Forbidden` where clients must log in and callers of HTTP need not: whoever has an
+    account on this machine could take every right."""
+    if desk.settings.security.on and not desk.sign_in.required:
+        raise Forbidden(
+            "users and access rules are changed over HTTP only with a token; set http.token_file, "
+            "or use `dovetail access` and `dovetail user`",
+            kind="cluster",
+        )
+
+
 def _rules(given: RuleGiven) -> list[Rule]:
     """The one rule, checked. Raises `InvalidInput`."""
     about = [(str(given.kind), given.name)]
@@ -78,11 +89,13 @@ def _rules(given: RuleGiven) -> list[Rule]:
 
 async def add_rule(desk: Desk, asked: Asked[None, RuleGiven]) -> None:
     """In force at once, on all nodes; the same rule again changes nothing."""
+    _demand_sign_in(desk)
     await desk.kafka.run(access.add_rules, _rules(asked.body))
 
 
 async def remove_rule(desk: Desk, asked: Asked[None, RuleGiven]) -> RulesRemoved:
     """For whatever host it was made. 404 if there is no such rule."""
+    _demand_sign_in(desk)
     removed = await desk.kafka.run(access.remove_rules, _rules(asked.body))
     if not removed:
         raise NotFound("there is no such rule; the list may be older than its removal")
@@ -91,6 +104,7 @@ async def remove_rule(desk: Desk, asked: Asked[None, RuleGiven]) -> RulesRemoved
 
 async def remove_user(desk: Desk, asked: Asked[None, None]) -> None:
     """Its connections are closed, on all nodes; its rules stay."""
+    _demand_sign_in(desk)
     await desk.kafka.run(delete_user, asked.path["user"])
 
 
