@@ -69,16 +69,14 @@ def pipeline_run(master: str, node: RunningNode, folder: Path) -> list[str]:
     return [*command, "--master", master, *small()]
 
 
-@pytest.mark.parametrize("master", ["standalone", "local-cluster[2,1,1024]"])
 def test_executors_that_have_nothing_get_all_they_need(
-    master: str, cluster: SparkCluster, python: Path, node: RunningNode, tmp_path: Path
+    cluster: SparkCluster, python: Path, node: RunningNode, tmp_path: Path
 ) -> None:
     """T3, F39, F7a: the pipeline's modules, Dovetail, its libraries and its compiled decoder."""
-    url = cluster.url if master == "standalone" else master
     create_topics(far, node.bootstrap)
     with FrontEnd(far, node.bootstrap) as front:
         ids = front.submit_many([{"n": n} for n in range(20)])
-        done = run_once(pipeline_run(url, node, tmp_path), python)
+        done = run_once(pipeline_run(cluster.url, node, tmp_path), python)
         assert done.returncode == 0, done.stderr[-3000:] + cluster.logs()
         found = {one.id: one.result for one in front.results("even", follow=False)}
         odd = {one.id: one.result for one in front.results("odd", follow=False)}
@@ -88,6 +86,22 @@ def test_executors_that_have_nothing_get_all_they_need(
     for one in (*found.values(), *odd.values()):
         assert one["compiled"] is True
         assert "dovetail-package/dovetail" in one["where"], "not from this machine's environment"
+
+
+def test_a_cluster_of_processes_on_this_machine_runs_a_pipeline(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """T3: `local-cluster`, whose executors are processes of their own with this environment."""
+    create_topics(far, node.bootstrap)
+    with FrontEnd(far, node.bootstrap) as front:
+        ids = front.submit_many([{"n": n} for n in range(20)])
+        master = "local-cluster[2,2,1024]"
+        done = run_once(pipeline_run(master, node, tmp_path), Path(sys.executable))
+        assert done.returncode == 0, done.stderr[-3000:]
+        found = {one.id for one in front.results("even", follow=False)}
+        found |= {one.id for one in front.results("odd", follow=False)}
+    # The topics of the test before it hold its results too.
+    assert found >= set(ids)
 
 
 def test_what_does_not_arrive_is_refused_at_the_start(
