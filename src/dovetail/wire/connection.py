@@ -189,9 +189,9 @@ class Connection(asyncio.BufferedProtocol):
         for pending in self._answers:
             pending.future.cancel()
         self._flush()
+        self._observer.closed(self)
         for lost in tuple(self.on_lost):
             lost()
-        self._observer.closed(self)
 
     def pause_writing(self) -> None:
         self._writing_paused = True

@@ -238,8 +238,10 @@ class _Counted(Connection):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        self._server.part(self)
+        try:
+            super().connection_lost(error)
+        finally:
+            self._server.part(self)
 
 
 def _now_ms() -> float:

@@ -149,6 +149,27 @@ def test_connections_max(loop: str) -> None:
     run(loop, main)
 
 
+def test_a_defect_at_the_end_of_a_connection_leaves_nothing_behind(loop: str) -> None:
+    """R5, R3: it is reported, and the connection's place is free."""
+
+    async def main() -> None:
+        reports: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+
+        def defect() -> None:
+            raise ZeroDivisionError("as asked")
+
+        async with opened_door() as door:
+            client = await door.connect()
+            (connection,) = door.server.connections
+            connection.on_lost.add(defect)
+            client.close()
+            await until(lambda: door.open == 0 and door.server.connection_count == 0)
+            await until(lambda: len(reports) == 1)
+
+    run(loop, main)
+
+
 def test_files_are_left_for_the_storage(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """R3: connections never take the last file handles, which the storage needs."""
     files = server.FILES_RESERVED * 2
