@@ -3,23 +3,28 @@
     python -m bench.steady [--minutes 60] [--every 30] [--rate 0] [--folder FOLDER]
 
 A producer, a consumer in a group that commits, a timeline with its consumer, and retention that
-lets old ledgers go. The rate is half of what the node took in the first seconds, unless one is
-given. Memory, file handles, threads, disk and the p99 of end-to-end latency are looked at again and
-again, and printed as lines of bars. Exit code 1 if one of them grew from the second quarter of the
-run, when caches are full, to the last.
+lets old ledgers go. The rate is half of what went in and came out at the same time, as fast as the
+same clients could, in the first seconds, unless one is given. Memory, file handles, threads, disk
+and the p99 of end-to-end latency are looked at again and again, and printed as lines of bars. Exit
+code 1 if one of them grew from the second quarter of the run, when caches are full, to the last, or
+if the consumer missed a message.
 """
 
 import argparse
 import asyncio
+import contextlib
+import multiprocessing
+import queue
 import statistics
 import struct
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, Producer
@@ -33,14 +38,18 @@ from dovetail.timeline.client import Message
 #: Small ledgers and a small limit, so that retention has had its turn long before the middle.
 SETTINGS = {
     "DOVETAIL_LOG_LEDGER_BYTES_MAX": "16MiB",
-    "DOVETAIL_LOG_RETENTION_BYTES": "64MiB",
+    "DOVETAIL_LOG_RETENTION_BYTES": "512MiB",
     "DOVETAIL_LOG_RETENTION_CHECK_MS": "5s",
 }
 _BYTES = 100
-_PROBE = 200_000
+#: As fast as it goes for so long, of which the first part warms up.
+_PROBE_S, _WARM_S = 15.0, 5.0
+#: The queue of the sender: what is more than this is behind, and waits.
+_WAITING_MAX = 200_000
 _PER_TICK_S = 0.01
 _TIMELINE_RATE = 20
 _STAMP = struct.Struct(">q")
+_PROCESSES = multiprocessing.get_context("spawn")
 _BARS = "▁▂▃▄▅▆▇█"
 
 #: By how much the last quarter may be above the second, and how much more is no matter at all.
@@ -64,88 +73,129 @@ class Look:
     p99_ms: float
 
 
+class _Read(NamedTuple):
+    """What one call of the consumer gave."""
+
+    arrived: int
+    missed: int
+    late_ms: Sequence[float]
+
+
 class Load:
-    """Threads that send and read until they are told to end."""
+    """A process that sends, one that reads, and a timeline, until they are told to end."""
 
     def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
-        self._bootstrap, self._topic, self._rate = bootstrap, topic, rate
-        self._ending = threading.Event()
-        self._lock = threading.Lock()
+        self._ending = _PROCESSES.Event()
+        self._news: multiprocessing.Queue[_Read] = _PROCESSES.Queue()
+        self._failed: multiprocessing.Queue[str] = _PROCESSES.Queue()
+        self.arrived = 0
+        self.missed = 0
         self._late_ms: list[float] = []
-        self.failures: list[str] = []
-        works: tuple[Callable[[], None], ...] = (self._send, self._read, self._timeline)
-        self._threads = [threading.Thread(target=self._guarded, args=(w,)) for w in works]
+        arguments = (self._ending, self._failed, bootstrap, topic)
+        self._running = [
+            _PROCESSES.Process(target=_guarded, args=(_send, *arguments, rate)),
+            _PROCESSES.Process(target=_guarded, args=(_read, *arguments, self._news)),
+            _PROCESSES.Process(target=_guarded, args=(_timeline, *arguments)),
+        ]
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+    def __enter__(self) -> "Load":
+        for process in self._running:
+            process.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
-        for thread in self._threads:
-            thread.join()
+        while any(process.is_alive() for process in self._running):
+            self._hear(0.1)  # A process ends when what it has said has been taken.
+        self._hear(0.1)
 
-    def take_late_ms(self) -> list[float]:
-        """Milliseconds of the messages that arrived since the last call."""
-        with self._lock:
-            taken, self._late_ms = self._late_ms, []
+    def failures(self) -> list[str]:
+        """What ended one of them."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._failed.get(timeout=0.1))
+        return found
+
+    def wait(self, seconds: float) -> list[float]:
+        """Milliseconds from produce to consume of messages that arrived within these seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._hear(left)
+        taken, self._late_ms = self._late_ms, []
         return taken
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            self.failures.append(repr(error))
+    def _hear(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            news = self._news.get(timeout=seconds)
+            self.arrived += news.arrived
+            self.missed += news.missed
+            self._late_ms += news.late_ms
 
-    def _send(self) -> None:
-        sender = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "linger.ms": 5})
-        rest, due = b"x" * (_BYTES - _STAMP.size), time.perf_counter()
-        while not self._ending.is_set():
-            for _ in range(max(1, int(self._rate * _PER_TICK_S))):
-                try:
-                    sender.produce(self._topic, _STAMP.pack(time.perf_counter_ns()) + rest)
-                except BufferError:  # It is behind; the latency says so.
-                    sender.poll(0.1)
-            sender.poll(0)
-            due += _PER_TICK_S
-            time.sleep(max(0.0, due - time.perf_counter()))
-        sender.flush(client.STALL_S_MAX)
 
-    def _read(self) -> None:
-        reader = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "steady",
-                "auto.offset.reset": "earliest",
-            }
-        )
-        reader.subscribe([self._topic])
-        while not self._ending.is_set():
-            found = reader.consume(5000, timeout=0.2)
-            now_ns = time.perf_counter_ns()
-            stamps = [_STAMP.unpack_from(one.value() or bytes(8))[0] for one in found[::50]]
-            with self._lock:
-                self._late_ms += [(now_ns - stamp) / 1e6 for stamp in stamps]
-        reader.close()
+def _guarded(
+    work: Callable[..., None], ending: Event, failed: "multiprocessing.Queue[str]", *given: object
+) -> None:
+    try:
+        work(ending, *given)
+    except Exception as error:
+        failed.put(f"{work.__name__[1:]}: {error!r}")
 
-    def _timeline(self) -> None:
-        asyncio.run(self._schedule())
 
-    async def _schedule(self) -> None:
-        async with dovetail.connect(self._bootstrap) as node:
-            line = node.timeline("steady")
-            await line.create()
+def _send(ending: Event, bootstrap: str, topic: str, rate: int) -> None:
+    """So many messages a second, or with 0 as many as are taken."""
+    settings = {"acks": "all", "linger.ms": 5, "queue.buffering.max.messages": _WAITING_MAX}
+    sender = Producer({"bootstrap.servers": bootstrap, **settings})
+    rest, due = b"x" * (_BYTES - _STAMP.size), time.perf_counter()
+    count = max(1, int(rate * _PER_TICK_S)) if rate else _WAITING_MAX // 10
+    while not ending.is_set():
+        message = _STAMP.pack(time.perf_counter_ns()) + rest
+        taken = sender.produce_batch(topic, [{"value": message}] * count)
+        sender.poll(0)
+        while taken < count and not ending.is_set():  # It is behind; the latency says so.
+            sender.poll(0.01)
+            taken += sender.produce_batch(topic, [{"value": message}] * (count - taken))
+        due += _PER_TICK_S if rate else 0.0
+        time.sleep(max(0.0, due - time.perf_counter()))
+    sender.flush(client.STALL_S_MAX)
 
-            @node.consumer("steady")
-            async def handle(message: Message) -> None:
-                pass
 
-            running = asyncio.ensure_future(node.run())
-            while not self._ending.is_set():
-                await line.schedule(b"x" * _BYTES, delay="500ms")
-                await asyncio.sleep(1 / _TIMELINE_RATE)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+def _read(ending: Event, bootstrap: str, topic: str, news: "multiprocessing.Queue[_Read]") -> None:
+    settings = {"group.id": topic, "auto.offset.reset": "earliest", **client.READING}
+    reader = Consumer({"bootstrap.servers": bootstrap, **settings})
+    reader.subscribe([topic])
+    expected = 0
+    while not ending.is_set():
+        found = reader.consume(5000, timeout=0.2)
+        if not found:
+            continue
+        now_ns = time.perf_counter_ns()
+        stamps = [_STAMP.unpack_from(one.value() or bytes(8))[0] for one in found[::200]]
+        missed = (found[-1].offset() or 0) + 1 - expected - len(found)
+        expected += missed + len(found)
+        news.put(_Read(len(found), missed, [(now_ns - stamp) / 1e6 for stamp in stamps]))
+    reader.close()
+
+
+def _timeline(ending: Event, bootstrap: str, topic: str) -> None:
+    asyncio.run(_schedule(ending, bootstrap, topic))
+
+
+async def _schedule(ending: Event, bootstrap: str, topic: str) -> None:
+    async with dovetail.connect(bootstrap) as node:
+        line = node.timeline(topic)
+        await line.create()
+
+        @node.consumer(topic)
+        async def handle(message: Message) -> None:
+            pass
+
+        running = asyncio.ensure_future(node.run())
+        while not ending.is_set():
+            await line.schedule(b"x" * _BYTES, delay="500ms")
+            await asyncio.sleep(1 / _TIMELINE_RATE)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _look(node: Node, folder: Path, late_ms: Sequence[float]) -> Look:
@@ -174,10 +224,13 @@ def grew(name: str, values: Sequence[float]) -> bool:
     return statistics.median(values[-quarter:]) > before * times + more
 
 
-def _rate(bootstrap: str, topic: str) -> int:
-    """Half of what the node takes."""
-    span = client.produce(bootstrap, topic, messages=_PROBE, message_bytes=_BYTES, by_batch=True)
-    return int(_PROBE / span.seconds / 2)
+def _rate(bootstrap: str) -> int:
+    """Half of what goes in and comes out at the same time."""
+    with Load(bootstrap, client.create_topic(bootstrap, "probe"), rate=0) as load:
+        load.wait(_WARM_S)
+        before, since = load.arrived, time.monotonic()
+        load.wait(_PROBE_S - _WARM_S)
+        return int((load.arrived - before) / (time.monotonic() - since) / 2)
 
 
 def main() -> int:
@@ -194,16 +247,19 @@ def main() -> int:
         Node(Path(parent) / "node", SETTINGS) as node,
     ):
         topic = client.create_topic(node.bootstrap, "steady")
-        rate = given.rate or _rate(node.bootstrap, topic)
-        load = Load(node.bootstrap, topic, rate)
-        load.start()
+        rate = given.rate or _rate(node.bootstrap)
         print(f"{rate:,} messages/s of {_BYTES} B, for {given.minutes:g} minutes", flush=True)
-        deadline = time.monotonic() + 60 * given.minutes
-        while time.monotonic() < deadline and not load.failures:
-            time.sleep(given.every)
-            looks.append(_look(node, Path(parent) / "node", load.take_late_ms()))
-        load.end()
-    return _judge(looks, load.failures)
+        failures: list[str] = []
+        with Load(node.bootstrap, topic, rate) as load:
+            deadline = time.monotonic() + 60 * given.minutes
+            while time.monotonic() < deadline and not failures:
+                late_ms = load.wait(given.every)
+                looks.append(_look(node, Path(parent) / "node", late_ms))
+                failures = load.failures()
+    if load.missed:
+        failures.append(f"the consumer missed {load.missed:,} messages")
+    print(f"{load.arrived:,} messages arrived")
+    return _judge(looks, failures)
 
 
 def _judge(looks: Sequence[Look], failures: Sequence[str]) -> int:
