@@ -11,6 +11,9 @@ import { h } from "./dom.js";
 /** Steps back in which a value still counts as the present one. */
 const RECENT = 3;
 const HEIGHT = 100;
+/** A young node's charts begin with its first figure, in these steps: a line that fills no pixel
+ *  of the hour says nothing. */
+const SPAN_STEP_MS = 300_000;
 /** Room above the highest value. */
 const ABOVE = 2;
 
@@ -19,6 +22,16 @@ const present = (values) =>
   values.slice(-RECENT).findLast((value) => value !== null && value !== undefined) ?? null;
 
 const known = (values) => values.filter((value) => value !== null && value !== undefined);
+
+/** As much of a document's hour as its figures fill: how many steps to leave out, and the rest. */
+export function filled(about, lines) {
+  const count = lines[0].length;
+  const firsts = lines.map((values) => values.findIndex((value) => known([value]).length > 0));
+  const first = Math.min(...firsts.map((at) => (at < 0 ? count - 1 : at)));
+  const spanMs = Math.ceil(((count - first) * about.step_ms) / SPAN_STEP_MS) * SPAN_STEP_MS;
+  const skip = Math.max(0, count - Math.ceil(spanMs / about.step_ms));
+  return { first_ms: about.first_ms + skip * about.step_ms, step_ms: about.step_ms, skip };
+}
 
 /** The outline of a line: steps, with gaps where a value is unknown. */
 function outline(values, top) {
@@ -82,10 +95,11 @@ function timeLine(about, hover, lines, show) {
 }
 
 /**
- * One chart. `about`: {first_ms, step_ms}; `lines`: [{label, values}], at most two; `show` formats
+ * One chart. `about`: of `filled`; `wholes`: [{label, values}], at most two; `show` formats
  * a value. `top` is the top of the scale, for charts that are compared.
  */
-export function course(at, about, name, lines, show, { top = null } = {}) {
+export function course(at, about, name, wholes, show, { top = null } = {}) {
+  const lines = wholes.map(({ label, values }) => ({ label, values: values.slice(about.skip) }));
   const count = lines[0].values.length;
   const all = lines.flatMap((line) => known(line.values));
   const highest = top ?? Math.max(...all, 0);

@@ -3,7 +3,7 @@
 import { address, post } from "../api.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate } from "../format.js";
-import { course, courses } from "../hour.js";
+import { course, courses, filled } from "../hour.js";
 import { danger, deletion, form } from "../dialog.js";
 import { figure, named } from "../columns.js";
 import { stateTag } from "./groups.js";
@@ -104,18 +104,19 @@ function lagOverTime(hour, at) {
     return section("Lag over the last hour", { note: why });
   }
   const top = Math.max(0, ...hour.partitions.flatMap((row) => row.lag.map((value) => value ?? 0)));
+  const about = filled(hour, [hour.lag, ...hour.partitions.map((row) => row.lag)]);
   const several = hour.partitions.length + hour.partitions_more > 1;
   const more = `${plural(hour.partitions_more, "partition")} with less lag left out.`;
   return section(
     "Lag over the last hour",
     { note: hour.partitions_more > 0 ? more : null },
-    courses(course(at, hour, "The group", [{ label: "", values: hour.lag }], brief)),
+    courses(course(at, about, "The group", [{ label: "", values: hour.lag }], brief)),
     several
       ? courses(
           ...hour.partitions.map((row) =>
             course(
               at,
-              hour,
+              about,
               `${row.topic} ${row.partition}`,
               [{ label: "", values: row.lag }],
               brief,

@@ -2,7 +2,7 @@
 
 import { UNKNOWN, brief, bytes, count, plural, rate, span } from "../format.js";
 import { ago, command, empty, facts, head, section, table, tag, tile, tiles } from "../parts.js";
-import { course, courses } from "../hour.js";
+import { course, courses, filled } from "../hour.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
@@ -76,6 +76,7 @@ const PLACES = {
   dead: () => "/dead",
   topic: () => "/topics",
 };
+const NOUNS = { dead: "dead letters of" };
 
 function finding(one, at) {
   const href = PLACES[one.noun]?.(one.where);
@@ -87,8 +88,13 @@ function finding(one, at) {
       null,
       tag(one.grade === "bad" ? "failing" : "warning", one.grade, { dot: true }),
       " ",
-      h("strong", null, `${one.noun} `, href ? h("a", { href }, one.where) : one.where),
-      one.since_ms ? h("span", { class: "soft" }, " since ", ago(one.since_ms, at.nowMs)) : null,
+      h(
+        "strong",
+        null,
+        `${NOUNS[one.noun] ?? one.noun} `,
+        href ? h("a", { href }, one.where) : one.where,
+      ),
+      one.since_ms ? h("span", { class: "soft" }, ", began ", ago(one.since_ms, at.nowMs)) : null,
     ),
     h("p", null, one.what),
     one.todo ? h("p", { class: "soft" }, one.todo) : null,
@@ -137,6 +143,7 @@ const perSecond = (value) => `${bytes(value)}/s`;
 function hour(history, { nodes: list, node }, at) {
   const { figures } = history;
   const line = (label, name) => ({ label, values: figures[name] });
+  const about = filled(history, Object.values(figures));
   const others = list.filter((one) => one.node_id !== history.node_id && one.http);
   return section(
     "The last hour",
@@ -159,32 +166,32 @@ function hour(history, { nodes: list, node }, at) {
     courses(
       course(
         at,
-        history,
+        about,
         "Messages",
         [line("in", "records_in_per_s"), line("out", "records_out_per_s")],
         rate,
       ),
       course(
         at,
-        history,
+        about,
         "Bytes",
         [line("in", "bytes_in_per_s"), line("out", "bytes_out_per_s")],
         perSecond,
       ),
-      course(at, history, "Lag of groups", [line("", "lag")], brief),
-      course(at, history, "Messages due on timelines", [line("", "due")], brief),
+      course(at, about, "Lag of groups", [line("", "lag")], brief),
+      course(at, about, "Messages due on timelines", [line("", "due")], brief),
       course(
         at,
-        history,
+        about,
         "Lateness",
         [line("delivered", "late_ms"), line("still due", "overdue_ms")],
         span,
       ),
-      course(at, history, "Errors answered", [line("", "errors_per_s")], rate),
-      course(at, history, "Processor", [line("", "processor")], percent),
-      course(at, history, "Memory", [line("", "memory_bytes")], bytes),
-      course(at, history, "Connections", [line("", "connections")], brief),
-      course(at, history, "Event-loop delay", [line("", "loop_delay_ms")], span),
+      course(at, about, "Errors answered", [line("", "errors_per_s")], rate),
+      course(at, about, "Processor", [line("", "processor")], percent),
+      course(at, about, "Memory", [line("", "memory_bytes")], bytes),
+      course(at, about, "Connections", [line("", "connections")], brief),
+      course(at, about, "Event-loop delay", [line("", "loop_delay_ms")], span),
     ),
   );
 }

@@ -71,6 +71,16 @@ export const page = {
       section(
         "Settings",
         { tools: topic.internal ? null : [button("Change", () => alter(topic, at))] },
+        h(
+          "label",
+          { class: "check" },
+          h("input", {
+            type: "checkbox",
+            checked: showsIdle(at),
+            onchange: (event) => at.set({ settings: event.target.checked ? "all" : null }),
+          }),
+          "Settings without effect too",
+        ),
         settings(topic, at),
       ),
     ];
@@ -196,14 +206,19 @@ function readers(topic, groups, at) {
   });
 }
 
+/** What Kafka's clients ask for and this broker needs nothing of, unless somebody set it. */
+const idle = (row) => row.default && (row.doc ?? "").startsWith("No effect");
+
+const showsIdle = (at) => at.query.get("settings") === "all";
+
 function settings(topic, at) {
   return table(at, {
     label: "Settings",
-    rows: topic.config,
+    rows: showsIdle(at) ? topic.config : topic.config.filter((row) => !idle(row)),
     key: (row) => row.name,
     name: "settings",
     columns: [
-      { name: "name", label: "Setting", kind: "name", cell: (row) => h("code", null, row.name) },
+      { name: "name", label: "Setting", kind: "tight", cell: (row) => h("code", null, row.name) },
       {
         name: "value",
         label: "Value",
@@ -227,8 +242,12 @@ function settings(topic, at) {
   });
 }
 
+/** The largest of 64 bits: how Kafka writes that there is no limit. */
+const NO_LIMIT = "9223372036854775807";
+
 /** 604800000 of a setting in milliseconds → "7 d". */
 function inUnits({ name, value }) {
+  if (value === NO_LIMIT) return "no limit";
   if (Number(value) < 1000) return "";
   if (name.endsWith(".ms")) return span(Number(value));
   return name.endsWith(".bytes") ? bytes(Number(value)) : "";
