@@ -27,11 +27,22 @@ demo: .venv/ready-demo ## A shop on all of it, with a proof at the end: make dem
 	@$(PY) -m examples.shop.demo $(ARGS)
 
 .PHONY: check
-check: .venv/ready ## Lint, formatting, types and house style; seconds.
+check: lint types style ## Lint, formatting, types and house style; seconds.
+
+.PHONY: lint types style java-classes
+lint: .venv/ready
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+
+types: .venv/ready
 	@.venv/bin/mypy
+
+style: .venv/ready
 	@$(PY) -m pytest -q tests/unit/test_style.py tests/unit/test_house.py
+
+# Spark's classes, parsed once for all that the tests start.
+java-classes: .venv/ready
+	@$(PY) -m tests.java
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
@@ -40,7 +51,7 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime promtool:prometheus
 	@scripts/browser
 	@scripts/java
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j 2 check java-classes
 	@# Long files first (tests/progress.py), so that no worker is left alone with one in the end.
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=15 \
 		-p tests.progress -o console_output_style=classic tests

@@ -20,7 +20,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from tests import warm_python
+from tests import java, warm_python
 from tests.database_servers import maria_server, postgres_server  # noqa: F401 - fixtures
 from tests.stopping import pause_process
 
@@ -28,8 +28,7 @@ from tests.stopping import pause_process
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
 
-# A test is over before Java's second compiler and its parallel collector pay.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java.options())
 
 # Tables are rendered for a terminal of this width, whatever the tests run in.
 os.environ["COLUMNS"] = "140"
