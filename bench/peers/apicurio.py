@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.peers.kafka import FETCH_S_MAX, java
+from bench.peers.kafka import java
+from bench.peers.maven import FETCH_S_MAX
 from bench.peers.server import PeerMissing, find_program, free_port, unpack, wait_for_port
 from dovetail.spark.runtime import cache_folder
 

@@ -5,11 +5,9 @@ durability it syncs every append before it acknowledges (`SYNCED`); by itself Ka
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import uuid
-import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,14 +16,13 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.peers.server import PeerMissing, find_program, free_port, wait_for_port
-from dovetail.spark.runtime import JavaMissing, cache_folder, find_java
+from bench.peers import maven
+from bench.peers.server import PeerMissing, free_port, wait_for_port
+from dovetail.spark.runtime import JavaMissing, find_java
 
 VERSION = "4.3.0"
 #: Kafka's name for "on disk before it is acknowledged".
 SYNCED: Mapping[str, str] = {"log.flush.interval.messages": "1"}
-#: Time for Maven to fetch some fifty jars, once.
-FETCH_S_MAX = 300
 START_S_MAX = 120.0
 
 _POM = Path(__file__).with_name("kafka.pom.xml")
@@ -35,27 +32,7 @@ _FORMAT_S_MAX = 60
 
 def jars() -> Path:
     """A folder with Kafka's jars and those of its tools. Raises `PeerMissing`."""
-    state = zlib.crc32(_POM.read_bytes())
-    folder = cache_folder(os.environ) / f"kafka-{VERSION}-{state:08x}"
-    if folder.is_dir():
-        return folder
-    made = folder.with_name(f"{folder.name}.{os.getpid()}")
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={made}"]
-    done = subprocess.run(
-        [find_program("mvn"), "-q", "-B", "-f", str(_POM), *goal],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=FETCH_S_MAX,
-    )
-    if done.returncode != 0:
-        raise PeerMissing(f"Maven could not fetch Apache Kafka: {done.stdout[-500:]}")
-    try:
-        made.rename(folder)
-    except OSError:
-        # Another process was faster.
-        shutil.rmtree(made)
-    return folder
+    return maven.jars(_POM, f"kafka-{VERSION}", "Apache Kafka")
 
 
 def java() -> str:

@@ -6,16 +6,15 @@ in the Spark of the connector: in an environment that has it before the librarie
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-import zlib
 from pathlib import Path
 
-from bench.peers.kafka import FETCH_S_MAX, java
-from bench.peers.server import PeerMissing, find_program
+from bench.peers import maven
+from bench.peers.kafka import java
+from bench.peers.server import PeerMissing
 from dovetail.spark.runtime import cache_folder
 
 VERSION = "4.0.0"
@@ -36,28 +35,8 @@ _ARTIFACTS = (
 
 def jars() -> Path:
     """A folder with the connector and what it needs. Raises `PeerMissing`."""
-    state = zlib.crc32(_POM.read_bytes())
-    folder = cache_folder(os.environ) / f"spark-connector-{VERSION}-{state:08x}"
-    if folder.is_dir():
-        return folder
-    made = folder.with_name(f"{folder.name}.{os.getpid()}")
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={made}"]
-    goal += [f"-DincludeArtifactIds={','.join(_ARTIFACTS)}"]
-    done = subprocess.run(
-        [find_program("mvn"), "-q", "-B", "-f", str(_POM), *goal],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=FETCH_S_MAX,
-    )
-    if done.returncode != 0:
-        raise PeerMissing(f"Maven could not fetch Spark's connector: {done.stdout[-500:]}")
-    try:
-        made.rename(folder)
-    except OSError:
-        # Another process was faster.
-        shutil.rmtree(made)
-    return folder
+    name = f"spark-connector-{VERSION}"
+    return maven.jars(_POM, name, "Spark's connector", artifacts=_ARTIFACTS)
 
 
 def python() -> Path:
