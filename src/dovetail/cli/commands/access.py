@@ -1,11 +1,14 @@
 """`dovetail access`: what users may do."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
 from dovetail.admin import access as admin
+from dovetail.admin.access import Rule
+from dovetail.admin.kafka import Kafka
 from dovetail.cli.client import kafka_of
 from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples
 from dovetail.cli.output import note, plural, print_rows
@@ -19,6 +22,10 @@ app = typer.Typer(
         "dovetail access list",
     ),
 )
+
+Command = Callable[..., None]
+Change = Callable[[Kafka, list[Rule]], None]
+Permission = Literal["allow", "deny", "any"]
 
 UserArgument = Annotated[
     str, typer.Argument(metavar="USER", help="Name of the user; '*' means everybody.")
@@ -46,6 +53,38 @@ ClusterOption = Annotated[
 ]
 
 
+def _naming_rules(permission: Permission) -> Callable[[Change], Command]:
+    """Makes a command of a function that changes rules; the command line names the rules."""
+
+    def decorate(change: Change) -> Command:
+        def command(
+            ctx: typer.Context,
+            user: UserArgument,
+            operations: OperationsArgument,
+            topics: TopicsOption = None,
+            timelines: TimelinesOption = None,
+            groups: GroupsOption = None,
+            ids: IdsOption = None,
+            cluster: ClusterOption = False,
+            bootstrap: BootstrapOption = None,
+            timeout: TimeoutOption = None,
+        ) -> None:
+            on = admin.resources(
+                topics=topics,
+                timelines=timelines,
+                groups=groups,
+                transactional_ids=ids,
+                cluster=cluster,
+            )
+            rules = admin.rules_for(user, operations, on, permission=permission)
+            change(kafka_of(ctx, bootstrap, timeout), rules)
+
+        command.__doc__ = change.__doc__
+        return command
+
+    return decorate
+
+
 @app.command(
     "allow",
     epilog=examples(
@@ -54,47 +93,30 @@ ClusterOption = Annotated[
         "dovetail access allow bot all --timeline reminders",
     ),
 )
-def allow(
-    ctx: typer.Context,
-    user: UserArgument,
-    operations: OperationsArgument,
-    topics: TopicsOption = None,
-    timelines: TimelinesOption = None,
-    groups: GroupsOption = None,
-    ids: IdsOption = None,
-    cluster: ClusterOption = False,
-    bootstrap: BootstrapOption = None,
-    timeout: TimeoutOption = None,
-) -> None:
+@_naming_rules("allow")
+def allow(kafka: Kafka, rules: list[Rule]) -> None:
     """Allow a user to do something. Whoever may read or write also sees that it exists."""
-    on = admin.resources(
-        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
-    )
-    rules = admin.rules_for(user, operations, on, permission="allow")
-    admin.add_rules(kafka_of(ctx, bootstrap, timeout), rules)
-    note(f"{plural(len(rules), 'rule')} added")
+    _add(kafka, rules)
 
 
 @app.command("deny", epilog=examples("dovetail access deny bob write --topic audit"))
-def deny(
-    ctx: typer.Context,
-    user: UserArgument,
-    operations: OperationsArgument,
-    topics: TopicsOption = None,
-    timelines: TimelinesOption = None,
-    groups: GroupsOption = None,
-    ids: IdsOption = None,
-    cluster: ClusterOption = False,
-    bootstrap: BootstrapOption = None,
-    timeout: TimeoutOption = None,
-) -> None:
+@_naming_rules("deny")
+def deny(kafka: Kafka, rules: list[Rule]) -> None:
     """Deny a user something, whatever other rules allow."""
-    on = admin.resources(
-        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
-    )
-    rules = admin.rules_for(user, operations, on, permission="deny")
-    admin.add_rules(kafka_of(ctx, bootstrap, timeout), rules)
+    _add(kafka, rules)
+
+
+def _add(kafka: Kafka, rules: list[Rule]) -> None:
+    admin.add_rules(kafka, rules)
     note(f"{plural(len(rules), 'rule')} added")
+
+
+@app.command("remove", epilog=examples("dovetail access remove alice read --topic 'orders*'"))
+@_naming_rules("any")
+def remove(kafka: Kafka, rules: list[Rule]) -> None:
+    """Remove rules, those that allow and those that deny, as they were given."""
+    removed = admin.remove_rules(kafka, rules)
+    note(f"{plural(removed, 'rule')} removed")
 
 
 @app.command(
@@ -113,25 +135,3 @@ def list_rules(
     rules = admin.list_rules(kafka_of(ctx, bootstrap, timeout), user=user)
     empty = f"no rules; grant something with `{program()} access allow USER OPERATION`"
     print_rows(as_json, msgspec.to_builtins(rules), empty=empty)
-
-
-@app.command("remove", epilog=examples("dovetail access remove alice read --topic 'orders*'"))
-def remove(
-    ctx: typer.Context,
-    user: UserArgument,
-    operations: OperationsArgument,
-    topics: TopicsOption = None,
-    timelines: TimelinesOption = None,
-    groups: GroupsOption = None,
-    ids: IdsOption = None,
-    cluster: ClusterOption = False,
-    bootstrap: BootstrapOption = None,
-    timeout: TimeoutOption = None,
-) -> None:
-    """Remove rules, those that allow and those that deny, as they were given."""
-    on = admin.resources(
-        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
-    )
-    rules = admin.rules_for(user, operations, on, permission="any")
-    removed = admin.remove_rules(kafka_of(ctx, bootstrap, timeout), rules)
-    note(f"{plural(removed, 'rule')} removed")
