@@ -75,8 +75,8 @@ class GroupKey(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     group_id: GroupId
 
 
-class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="o"):
-    """The key of a position."""
+class _PlaceKey(msgspec.Struct, frozen=True, array_like=True):
+    """The key of what a group has of a partition."""
 
     group_id: GroupId
     topic: str
@@ -85,6 +85,10 @@ class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     @property
     def partition(self) -> PartitionKey:
         return PartitionKey(self.topic, self.number)
+
+
+class OffsetKey(_PlaceKey, frozen=True, array_like=True, tag="o"):
+    """The key of a position."""
 
 
 class PendingKey(msgspec.Struct, frozen=True, array_like=True, tag="p"):
@@ -119,16 +123,8 @@ class MemberKey(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     member_id: MemberId
 
 
-class ShareKey(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """The key of what a share group has of a partition."""
-
-    group_id: GroupId
-    topic: str
-    number: int
-
-    @property
-    def partition(self) -> PartitionKey:
-        return PartitionKey(self.topic, self.number)
+class ShareKey(_PlaceKey, frozen=True, array_like=True, tag="s"):
+    """The key of what a share group decided about a partition."""
 
 
 class _GroupForm(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ were admitted before.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -24,21 +24,17 @@ from dovetail.log.groups.consumer_types import (
     JOINING,
     ConsumerBeat,
     ConsumerDescription,
-    ConsumerEffect,
     TopicView,
 )
 from dovetail.log.groups.entries import GroupEntry, share_record
-from dovetail.log.groups.journal import PendingOffset
-from dovetail.log.groups.pending import NOTHING_WAITS, PendingPlace
+from dovetail.log.groups.forgetting import Remembering
+from dovetail.log.groups.pending import NOTHING_WAITS
 from dovetail.log.groups.types import (
     ConsumerAnswer,
-    Effect,
     GroupError,
     GroupId,
-    GroupSettings,
     PartitionKey,
 )
-from dovetail.log.groups.writer import JournalWriter
 from dovetail.log.share.share_group import ShareGroup
 from dovetail.log.share.types import ShareSettings, ShareState
 
@@ -48,17 +44,12 @@ ShareLimits = Callable[[str], ShareSettings]
 _OK = GroupError.NONE
 
 
-class Sharing(Protocol):
+class Sharing(Remembering, Protocol):
     """The part of a coordinator that this needs."""
 
-    _writer: JournalWriter
     _clock: Clock
-    _settings: GroupSettings
     _topics: TopicView
     _share_limits: ShareLimits
-    _entries: dict[GroupId, GroupEntry]
-
-    def refusal(self, group_id: GroupId) -> GroupError: ...
 
     def _entry(self, group_id: GroupId) -> GroupEntry: ...
 
@@ -66,17 +57,7 @@ class Sharing(Protocol):
 
     def _share_entry(self, group_id: GroupId) -> GroupEntry: ...
 
-    def _perform(self, group_id: GroupId, effects: Sequence[Effect | ConsumerEffect]) -> None: ...
-
-    def _forget(
-        self,
-        group_id: GroupId,
-        keys: Collection[PartitionKey],
-        waiting: Mapping[PendingPlace, PendingOffset] = NOTHING_WAITS,
-        shares: Collection[PartitionKey] = (),
-        *,
-        with_group: bool = False,
-    ) -> asyncio.Future[GroupError]: ...
+    def _idle_share(self, group_id: GroupId) -> GroupEntry | GroupError: ...
 
     def _store_share(
         self, group_id: GroupId, states: Mapping[PartitionKey, ShareState]
@@ -188,14 +169,9 @@ class ShareSide:
     ) -> GroupError:
         """Sets where a group without members begins: a topic's id and an offset, each."""
         await self._writer.settled()
-        error = self.refusal(group_id)
-        entry = self._entries.get(group_id)
-        if error is not _OK:
-            return error
-        if entry is None or not isinstance(entry.group, ShareGroup):
-            return GroupError.GROUP_ID_NOT_FOUND
-        if not entry.group.is_empty:
-            return GroupError.NON_EMPTY_GROUP
+        entry = self._idle_share(group_id)
+        if isinstance(entry, GroupError):
+            return entry
 
         states = {}
         for place, (topic_id, start) in starts.items():
@@ -210,18 +186,23 @@ class ShareSide:
     async def forget_share(self: Sharing, group_id: GroupId, topics: Collection[str]) -> GroupError:
         """A group without members forgets where it was in these topics."""
         await self._writer.settled()
+        entry = self._idle_share(group_id)
+        if isinstance(entry, GroupError):
+            return entry
+        shares = [key for key in entry.shares if key.topic in topics]
+        return await self._forget(group_id, (), NOTHING_WAITS, shares)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _idle_share(self: Sharing, group_id: GroupId) -> GroupEntry | GroupError:
+        """A share group without members, or why it cannot be changed."""
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK:
             return error
         if entry is None or not isinstance(entry.group, ShareGroup):
             return GroupError.GROUP_ID_NOT_FOUND
-        if not entry.group.is_empty:
-            return GroupError.NON_EMPTY_GROUP
-        shares = [key for key in entry.shares if key.topic in topics]
-        return await self._forget(group_id, (), NOTHING_WAITS, shares)
-
-    # --- inside ---------------------------------------------------------------------------------
+        return entry if entry.group.is_empty else GroupError.NON_EMPTY_GROUP
 
     def _new_share(self: Sharing, group_id: GroupId) -> ShareGroup:
         return ShareGroup(

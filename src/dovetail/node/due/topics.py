@@ -109,16 +109,12 @@ class DueTopics:
 
         Raises `InvalidBatch` for due records that cannot be.
         """
-        record, at_once = self._log.topic(topic), _at_once(batch, header)
-        cut = partial(split, batch, header, topic_id=record.id, now_ms=self._clock.wall_ms())
-        found = cut() if at_once else None
-        if found is not None:
-            self._check(topic)
-        if at_once and found is None and partition not in self._last:
+        record = self._log.topic(topic)
+        pending = self._pending(record, batch, header)
+        if pending is None and partition not in self._last:
             return partition.append(batch, header)
 
         coming = _Coming(self._last.get(partition))
-        pending = found if at_once else cut
         storing = self._store(coming, partition, record, number, batch, header, pending)
         return self._begin(partition, topic, coming, storing)
 
@@ -133,18 +129,26 @@ class DueTopics:
     ) -> "asyncio.Future[Appended]":
         """Stores a checked batch of a transaction: what of it is due later is in doubt until that
         has ended."""
-        record, at_once = self._log.topic(topic), _at_once(batch, header)
-        cut = partial(split, batch, header, topic_id=record.id, now_ms=self._clock.wall_ms())
-        found = cut() if at_once else None
-        if found is not None:
-            self._check(topic)
-        if at_once and found is None and partition not in self._last:
+        record = self._log.topic(topic)
+        pending = self._pending(record, batch, header)
+        if pending is None and partition not in self._last:
             return append(batch, header)
 
         coming = _Coming(self._last.get(partition))
-        pending = found if at_once else cut
         storing = self._store_in_doubt(coming, append, record, number, batch, header, pending)
         return self._begin(partition, topic, coming, storing)
+
+    def _pending(
+        self, record: TopicRecord, batch: memoryview, header: BatchHeader
+    ) -> Split | Cut | None:
+        """What of a batch waits, or how to find that out later; None if all of it is due now."""
+        cut = partial(split, batch, header, topic_id=record.id, now_ms=self._clock.wall_ms())
+        if not _at_once(batch, header):
+            return cut
+        found = cut()
+        if found is not None:
+            self._check(record.name)
+        return found
 
     def _check(self, topic: str) -> None:
         if self._missing:
