@@ -199,22 +199,29 @@ def test_a_producer_whose_transaction_timed_out_goes_on(
     assert begin(raw, name, *who).error_code == ErrorCode.PRODUCER_FENCED
 
 
+def position_of(
+    topic: str, transactional_id: str, group: str, producer_id: int, epoch: int
+) -> m.TxnOffsetCommitRequest:
+    """A position of the group, in a transaction."""
+    position = m.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=3, committed_metadata=None
+    )
+    return m.TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        topics=(m.TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
+    )
+
+
 def test_positions_of_a_producer_that_is_another(
     raw: RawClient, topic_maker: TopicMaker, new_name: Callable[[], str]
 ) -> None:
     """K8, F88: the transactional id belongs to somebody else."""
-    topic, name = topic_maker(), new_name()
+    name = new_name()
     own = begin(raw, name)
-    position = m.TxnOffsetCommitRequestPartition(
-        partition_index=0, committed_offset=3, committed_metadata=None
-    )
-    request = m.TxnOffsetCommitRequest(
-        transactional_id=name,
-        group_id=new_name(),
-        producer_id=own.producer_id + 99,
-        producer_epoch=own.producer_epoch,
-        topics=(m.TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
-    )
+    request = position_of(topic_maker(), name, new_name(), own.producer_id + 99, own.producer_epoch)
     found = asked_for_row(raw, request, None, lambda a: a.topics[0].partitions[0])
     assert found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
@@ -231,18 +238,9 @@ def test_positions_of_a_group_that_is_not_part(
     code: ErrorCode,
 ) -> None:
     """K8, F88: who knows that it can abort is told to do so."""
-    topic, name = topic_maker(), new_name()
+    name = new_name()
     own = begin(raw, name)
-    position = m.TxnOffsetCommitRequestPartition(
-        partition_index=0, committed_offset=3, committed_metadata=None
-    )
-    request = m.TxnOffsetCommitRequest(
-        transactional_id=name,
-        group_id=new_name(),
-        producer_id=own.producer_id,
-        producer_epoch=own.producer_epoch,
-        topics=(m.TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
-    )
+    request = position_of(topic_maker(), name, new_name(), own.producer_id, own.producer_epoch)
     assert asked_for_row(raw, request, version, lambda a: a.topics[0].partitions[0]) is code
 
 

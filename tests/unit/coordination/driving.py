@@ -1,8 +1,9 @@
 """Small ways to drive a coordinator in tests: waits with a deadline, plain writes, openings."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from dovetail.clock import Clock, SystemClock
@@ -18,10 +19,26 @@ from dovetail.coordination import (
 )
 
 CoordinatorFactory = Callable[[], AbstractAsyncContextManager[Coordinator]]
+Beyond = Callable[[EmbeddedCoordinator], AbstractAsyncContextManager[Coordinator]]
 Events = tuple[WatchEvent, ...]
 
 #: How long a test waits for what must come; far above what any service needs.
 DEADLINE_S = 60.0
+
+
+def new_files(folder: Path, beyond: Beyond = nullcontext) -> CoordinatorFactory:
+    """Each call opens a new file, and what `beyond` makes of its coordinator."""
+    numbers = itertools.count()
+
+    @asynccontextmanager
+    async def open_new() -> AsyncIterator[Coordinator]:
+        async with (
+            await open_file(folder / f"coordination-{next(numbers)}.db") as embedded,
+            beyond(embedded) as coordinator,
+        ):
+            yield coordinator
+
+    return open_new
 
 
 async def next_of(events: AsyncIterator[Events]) -> Events:

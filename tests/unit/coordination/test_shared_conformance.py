@@ -1,6 +1,5 @@
 """The conformance suite on a coordinator that another process shares, over real connections."""
 
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,11 +7,20 @@ from typing import ClassVar
 
 import pytest
 from tests.unit.coordination.conformance import CoordinatorConformance
-from tests.unit.coordination.driving import CoordinatorFactory, open_file
+from tests.unit.coordination.driving import CoordinatorFactory, new_files
 from tests.unit.coordination.sharing import sharing
 
-from dovetail.coordination import Coordinator
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.shared import SharedCoordinator
+
+
+@asynccontextmanager
+async def _shared(embedded: EmbeddedCoordinator) -> AsyncIterator[Coordinator]:
+    async with (
+        sharing(embedded) as node,
+        await SharedCoordinator.open(node.address, client_id="test") as coordinator,
+    ):
+        yield coordinator
 
 
 class TestShared(CoordinatorConformance):
@@ -22,16 +30,4 @@ class TestShared(CoordinatorConformance):
 
     @pytest.fixture
     def coordinator_factory(self, tmp_path: Path) -> CoordinatorFactory:
-        numbers = itertools.count()
-
-        @asynccontextmanager
-        async def open_new() -> AsyncIterator[Coordinator]:
-            path = tmp_path / f"coordination-{next(numbers)}.db"
-            async with (
-                await open_file(path) as embedded,
-                sharing(embedded) as node,
-                await SharedCoordinator.open(node.address, client_id="test") as coordinator,
-            ):
-                yield coordinator
-
-        return open_new
+        return new_files(tmp_path, _shared)

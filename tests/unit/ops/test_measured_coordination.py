@@ -1,17 +1,15 @@
 """Measuring the coordination service changes nothing about it."""
 
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.unit.coordination.conformance import CoordinatorConformance
-from tests.unit.coordination.driving import CoordinatorFactory, open_file
+from tests.unit.coordination.driving import CoordinatorFactory, new_files, open_file
 
-from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.coordination import ABSENT, Put, Unchanged
 from dovetail.errors import CoordinationDown, LeaseLost
 from dovetail.node.measured import CoordinationMetrics, MeasuredCoordinator
 
@@ -23,15 +21,12 @@ class TestMeasured(CoordinatorConformance):
 
     @pytest.fixture
     def coordinator_factory(self, tmp_path: Path) -> CoordinatorFactory:
-        numbers = itertools.count()
-
-        @asynccontextmanager
-        async def open_new() -> AsyncIterator[Coordinator]:
-            path = tmp_path / f"coordination-{next(numbers)}.db"
-            async with await open_file(path) as coordinator:
-                yield MeasuredCoordinator(coordinator, CoordinationMetrics(CollectorRegistry()))
-
-        return open_new
+        return new_files(
+            tmp_path,
+            lambda embedded: nullcontext(
+                MeasuredCoordinator(embedded, CoordinationMetrics(CollectorRegistry()))
+            ),
+        )
 
 
 async def test_time_errors_and_bytes_are_counted(tmp_path: Path) -> None:

@@ -114,24 +114,27 @@ async def test_what_is_deleted_while_it_is_read_is_passed_over() -> None:
     await node.close()
 
 
-async def test_reading_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L10: small entries count as more than their bytes."""
-    disk, slept = FaultyDisk(random.Random(1)), 0.0
-    node = await stored(disk, ledgers=1, entries=20)
+def clock_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """A clock at 0, which sleeping sets forward."""
+    clock = ManualClock()
 
     async def sleep(seconds: float) -> None:
-        nonlocal slept
-        slept += seconds
         clock.advance(round(seconds * 1000))
 
-    clock = ManualClock()
     monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    return clock
+
+
+async def test_reading_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L10: small entries count as more than their bytes."""
+    node = await stored(FaultyDisk(random.Random(1)), ledgers=1, entries=20)
+    clock = clock_that_sleeps(monkeypatch)
     monkeypatch.setattr(module, "STEP_BYTES", 700)
     scrubber = Scrubber(node, bytes_per_second=10_000, clock=clock, on_damage=lambda: None)
     await scrubber.once()
     # What a step costs is waited for before the next one; the ledger itself is the last.
     expected = 20 * (len(payload(1, 1)) + 1024) / 10_000
-    assert expected * 0.9 < slept < expected * 1.1
+    assert expected * 0.9 < clock.monotonic_ms() / 1000 < expected * 1.1
     await node.close()
 
 
@@ -139,17 +142,9 @@ async def test_a_small_ledger_counts_as_more_than_what_is_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """L10, F60: ten thousand partitions have as many ledgers, and a pass must not take a core."""
-    disk, slept = FaultyDisk(random.Random(1)), 0.0
-    node = await stored(disk, ledgers=50, entries=1)
-
-    async def sleep(seconds: float) -> None:
-        nonlocal slept
-        slept += seconds
-        clock.advance(round(seconds * 1000))
-
-    clock = ManualClock()
-    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    node = await stored(FaultyDisk(random.Random(1)), ledgers=50, entries=1)
+    clock = clock_that_sleeps(monkeypatch)
     scrubber = Scrubber(node, bytes_per_second=4 << 20, clock=clock, on_damage=lambda: None)
     await scrubber.once()
-    assert 49 / 250 < slept < 50 / 200
+    assert 49 / 250 < clock.monotonic_ms() / 1000 < 50 / 200
     await node.close()

@@ -75,6 +75,18 @@ class _Handler:
         self.plain(event, leadership)
 
 
+def _stream(
+    cluster: MemoryCluster, handler: Any, dead: MemoryDeadLetters | None = None
+) -> SharedStream:
+    return SharedStream(
+        cluster.source,
+        handler,
+        member=cluster.member("a"),
+        settings=cluster.settings("a"),
+        dead_letters=dead,
+    )
+
+
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_failing_event_is_tried_again_before_those_behind_it(
     tmp_path: Path, plain: bool
@@ -82,13 +94,7 @@ async def test_a_failing_event_is_tried_again_before_those_behind_it(
     """S12: in order; what succeeds at last is no dead letter."""
     async with MemoryCluster(tmp_path, attempts_max=3, retry_ms=20) as cluster:
         handler, dead = _Handler(cluster, {b"1": 2}), MemoryDeadLetters()
-        stream = SharedStream(
-            cluster.source,
-            handler.plain if plain else handler.coroutine,
-            member=cluster.member("a"),
-            settings=cluster.settings("a"),
-            dead_letters=dead,
-        )
+        stream = _stream(cluster, handler.plain if plain else handler.coroutine, dead)
         async with stream:
             await cluster.wait_leader()
             for value in (b"0", b"1", b"2"):
@@ -109,13 +115,7 @@ async def test_an_event_that_fails_for_the_last_time_is_set_aside(
     async with MemoryCluster(tmp_path, attempts_max=2, retry_ms=20) as cluster:
         handler, dead = _Handler(cluster, {b"bad": 99}), MemoryDeadLetters()
         dead.connected = False
-        stream = SharedStream(
-            cluster.source,
-            handler.coroutine,
-            member=cluster.member("a"),
-            settings=cluster.settings("a"),
-            dead_letters=dead,
-        )
+        stream = _stream(cluster, handler.coroutine, dead)
         async with stream:
             await cluster.wait_leader()
             for value in (b"0", b"bad", b"1"):
@@ -145,12 +145,7 @@ async def test_a_stream_that_waits_for_a_retry_ends_at_once(tmp_path: Path) -> N
         tmp_path, attempts_max=9, retry_ms=600_000, retry_ms_max=600_000
     ) as cluster:
         handler = _Handler(cluster, {b"0": 1})
-        stream = SharedStream(
-            cluster.source,
-            handler.coroutine,
-            member=cluster.member("a"),
-            settings=cluster.settings("a"),
-        )
+        stream = _stream(cluster, handler.coroutine)
         async with stream:
             await cluster.wait_leader()
             await cluster.source.send(b"0")
@@ -181,13 +176,7 @@ async def test_an_exception_of_any_class_is_a_failed_attempt(
         async def fail_async(event: Event, leadership: Leadership) -> None:
             fail(event, leadership)
 
-        stream = SharedStream(
-            cluster.source,
-            fail if plain else fail_async,
-            member=cluster.member("a"),
-            settings=cluster.settings("a"),
-            dead_letters=dead,
-        )
+        stream = _stream(cluster, fail if plain else fail_async, dead)
         async with stream:
             await cluster.wait_leader()
             for value in (b"0", b"1", b"2"):

@@ -2,10 +2,14 @@
 
 import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from tests.database_servers import PostgresServer
 from tests.unit.timeline.store_conformance import NOW_MS
 
+from dovetail.clock import SystemClock
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.stores.memory import MemoryStores
 from dovetail.timeline.stores.protocol import Stores, TimelineStore
@@ -29,3 +33,17 @@ async def store(stores: Stores) -> AsyncIterator[TimelineStore]:
     yield opened
     await opened.close()
     await stores.drop(number)
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> AsyncIterator[Coordinator]:
+    """In a file of the test's own."""
+    opened = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def dsn(postgres_server: PostgresServer) -> str:
+    """A database of the test's own, where its module has none for all."""
+    return postgres_server.create_database().dsn

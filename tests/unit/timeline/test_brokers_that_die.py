@@ -1,29 +1,14 @@
 """Two brokers on one PostgreSQL, of which one dies: with a consumer's leases, or with its news."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from tests.database_servers import PostgresServer
 from tests.unit.timeline.test_timeline_brokers import DEADLINE_S, Broker
 
 from dovetail.clock import SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator
+from dovetail.coordination import Coordinator
 from dovetail.timeline import Message, TimelineConfig, connect
 from dovetail.timeline.stores._postgres_news import PostgresNews
-
-
-@pytest.fixture
-async def coordinator(tmp_path: Path) -> AsyncIterator[Coordinator]:
-    opened = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    return postgres_server.create_database().dsn
 
 
 async def both_serve(brokers: list[Broker], timeline: str) -> None:

@@ -11,12 +11,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.database_servers import PostgresServer
 from tests.etcd_server import free_ports
 from tests.tcp_proxy import Passage, Proxies
 from tests.unit.storage.remote.storage_door import Door as Listener
@@ -24,7 +22,7 @@ from tests.unit.timeline.test_forwarding import MemoryTopics, reject
 
 from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator
+from dovetail.coordination import Coordinator
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
 from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.settings.timeline import TimelineSettings
@@ -137,18 +135,6 @@ async def joined(
     await membership.register(lambda: Member(number, "127.0.0.1", 0, (BROKER_ROLE,), "1"))
     yield membership
     await membership.stop()
-
-
-@pytest.fixture
-async def coordinator(tmp_path: Path) -> AsyncIterator[Coordinator]:
-    opened = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    return postgres_server.create_database().dsn
 
 
 async def test_three_brokers_and_consumers_that_come_and_go(

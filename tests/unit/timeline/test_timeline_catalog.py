@@ -1,7 +1,7 @@
 """Which timelines there are: created, deleted, and finished by somebody else after a death."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -45,13 +45,6 @@ class FlakyStores(MemoryStores):
         if self.failing:
             raise Unavailable("no storage")
         await super().drop(timeline)
-
-
-@pytest.fixture
-async def coordinator(tmp_path: Path) -> AsyncIterator[Coordinator]:
-    opened = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
