@@ -127,6 +127,7 @@ ENDING = {
     "client/consumer": "`run` raises it, and `health` names the consumer",
     "client/gather": "the alarm, which calls again",
     "client/handler": "the consumer, as a failed attempt",
+    "user/thread": "the caller, from the future: the thread itself raises nothing",
     "client/threads": "nobody needs to: the threads are given up",
     "client/leave": "nobody needs to: the connection is given up",
     "cli/broker": "the node, which ends, and its brokers with it",

@@ -13,17 +13,20 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Self, TypeVar
 
 from dovetail.background import keep_thread, start_thread
+from dovetail.daemon_pool import DaemonPool
 from dovetail.errors import InvalidInput, Uncertain
 from dovetail.supervision import Supervisor
 
 #: How long the end waits for work that was cancelled, and for threads: a handler that is stuck
 #: cannot be stopped, and must not hold up the program.
 END_S_MAX = 5.0
+#: Blocking calls that run at once in threads: the most that Python's own pool has.
+THREADS_MAX = 32
 
 Result = TypeVar("Result")
 Held = TypeVar("Held")
@@ -37,7 +40,7 @@ class Blocking(Generic[Held]):
         self._context: AbstractAsyncContextManager[Held] | None = None
         self._held: Held | None = None
         self._loop = asyncio.new_event_loop()
-        self._threads = ThreadPoolExecutor(thread_name_prefix="client/blocking")
+        self._threads = DaemonPool(THREADS_MAX, "client/blocking")
         self._loop.set_default_executor(self._threads)
         self._process = os.getpid()
         self._accepting = threading.Lock()
@@ -48,6 +51,8 @@ class Blocking(Generic[Held]):
 
     def __enter__(self) -> Self:
         self._check_open()
+        if self._thread is not None:
+            raise InvalidInput("it is open already; use it with one `with`")
         with self._supervisor.supervising():
             self._thread = keep_thread(
                 self._loop.run_forever, name="client/loop", stopped=self._stopped
@@ -60,6 +65,9 @@ class Blocking(Generic[Held]):
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self.forked:
+            # All that could be ended is in the other process.
+            return
         try:
             if self._context is not None and not self._ended:
                 self.leave(self._context)
@@ -73,11 +81,13 @@ class Blocking(Generic[Held]):
         return entered
 
     def _end(self) -> None:
-        assert self._thread is not None
         with self._accepting:
             if self._ended:
                 return
             self._ended = True
+        if self._thread is None:
+            self._loop.close()
+            return
         # What was accepted before is in the loop by now, ahead of this.
         asyncio.run_coroutine_threadsafe(_end_what_runs(), self._loop).result()
         self._stopped.set()
@@ -107,6 +117,8 @@ class Blocking(Generic[Held]):
                 )
             with self._accepting:
                 self._check_open()
+                if self._thread is None:
+                    raise RuntimeError("not connected; use it with `with`")
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         except BaseException:
             work.close()

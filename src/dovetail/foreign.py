@@ -14,6 +14,7 @@ anything has happened, with `InvalidInput`.
 """
 
 import re
+import traceback
 from typing import Annotated, Final
 
 import msgspec
@@ -118,6 +119,15 @@ def text_of(value: object) -> str:
         return readable(str(value))
     except BaseException as broken:  # noqa: BLE001 - a foreign `__str__` may do anything
         return f"(its text cannot be read: {type(broken).__name__})"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Its traceback as readable text; also of an exception whose parts cannot be read."""
+    try:
+        return readable("".join(traceback.format_exception(error)))
+    except BaseException as broken:  # noqa: BLE001 - its notes or lines may be anything
+        unread = f"(its traceback cannot be read: {type(broken).__name__})\n"
+        return f"{''.join(map(readable, traceback.format_tb(error.__traceback__)))}{unread}"
 
 
 def described(error: BaseException) -> str:

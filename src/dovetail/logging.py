@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from dovetail.clock import Clock
-from dovetail.foreign import readable, text_of
+from dovetail.foreign import text_of, traceback_of
 
 ROOT_NAME = "dovetail"
 
@@ -139,7 +139,7 @@ class TextFormatter(logging.Formatter):
         )
         line = "  ".join([head, " ".join(fields)]) if fields else head
         if record.exc_info:
-            line += "\n" + readable(self.formatException(record.exc_info))
+            line += "\n" + _traceback_in(record.exc_info)
         return line
 
     def _paint(self, text: str, colour: str) -> str:
@@ -161,8 +161,14 @@ class JsonFormatter(logging.Formatter):
             # A field never replaces what every line has.
             line[name if name not in line else f"field_{name}"] = _json_value(value)
         if record.exc_info:
-            line["traceback"] = readable(self.formatException(record.exc_info))
+            line["traceback"] = _traceback_in(record.exc_info)
         return json.dumps(line, ensure_ascii=True)
+
+
+def _traceback_in(given: object) -> str:
+    """Also of an exception that cannot be formatted, where the standard one would lose the line."""
+    error = given[1] if isinstance(given, tuple) else None
+    return "" if error is None else traceback_of(error).rstrip("\n")
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -17,8 +17,8 @@ from dovetail.blocking import Blocking
 from dovetail.election import MemberStatus
 from dovetail.election.blocking import BlockingLeadership
 from dovetail.election.leadership import Leadership
-from dovetail.errors import InvalidInput
-from dovetail.stream.handler import PlainHandler, is_async
+from dovetail.given_functions import check_plain_function, check_ran
+from dovetail.stream.handler import PlainHandler
 from dovetail.stream.settings import StreamSettings
 from dovetail.stream.source import Event
 from dovetail.stream.stream import SharedStream
@@ -36,8 +36,7 @@ class BlockingStream(Blocking[SharedStream]):
 
         Raises `InvalidInput` for a handler that is not a plain function.
         """
-        if is_async(handler):
-            raise InvalidInput("an async handler is for `SharedStream`; give a plain function")
+        check_plain_function(handler, "the handler of a blocking stream")
         super().__init__(lambda: make(self._plain(handler)))
 
     @classmethod
@@ -56,9 +55,11 @@ class BlockingStream(Blocking[SharedStream]):
         )
 
     def _plain(self, handler: BlockingHandler) -> PlainHandler:
+        call: Callable[..., object] = handler
+
         @wraps(handler)
         def handle(event: Event, leadership: Leadership) -> None:
-            handler(event, BlockingLeadership(self, leadership))
+            check_ran(call(event, BlockingLeadership(self, leadership)), "the handler")
 
         return handle
 

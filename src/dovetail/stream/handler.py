@@ -7,10 +7,8 @@ the reader or of the handling itself ends it.
 """
 
 import asyncio
-import inspect
 import random
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +17,8 @@ from typing import Protocol, cast
 from dovetail.background import Tasks, is_cancelled, is_over, start_task
 from dovetail.election import Leadership, Position
 from dovetail.errors import DovetailError
-from dovetail.foreign import described
+from dovetail.foreign import described, traceback_of
+from dovetail.given_functions import check_function, check_ran, is_async
 from dovetail.logging import get_logger
 from dovetail.stream.filter import LeaderEventFilter, Verdict
 from dovetail.stream.metrics import StreamMetrics
@@ -151,12 +150,6 @@ async def _close(context: object) -> None:
         _log.exception("cannot close a reading")
 
 
-def is_async(handler: Callable[..., object]) -> bool:
-    """Whether it runs in the loop, and not on a thread."""
-    call = getattr(handler, "__call__", None)  # noqa: B004 - a callable object may be async too
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """An event that the filter makes wait, and since when."""
@@ -177,6 +170,7 @@ class IsolatedHandler:
         stop_s: float,
         retries: Retries = ONCE,
     ) -> None:
+        check_function(handler, "the handler of a stream")
         self._handler = handler
         self._filter = accept
         self._metrics = metrics
@@ -216,7 +210,7 @@ class IsolatedHandler:
         handler, batch = cast(PlainHandler, self._handler), _Batch()
         for event in self._admit(events, leadership, batch):
             try:
-                handler(event, leadership)
+                check_ran(handler(event, leadership), "the handler")
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - isolated, whatever its class
@@ -273,9 +267,8 @@ class IsolatedHandler:
         """The handler raised; the event is held if it is to be tried again, or set aside."""
         _log.exception("the handler raised", error, lane=event.lane, offset=event.offset)
         batch.failed += 1
-        text = "".join(traceback.format_exception(error))
         following = self.attempts.on_failure(
-            event, time.monotonic(), reason=described(error), traceback=text
+            event, time.monotonic(), reason=described(error), traceback=traceback_of(error)
         )
         batch.held = following is Next.WAIT or self.sets_aside
 

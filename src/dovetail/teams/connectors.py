@@ -15,12 +15,14 @@ Conditions and transforms are the user's code. They run where the function runs,
 timeout and with the same protection.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
 
 from dovetail.errors import InvalidInput
+from dovetail.given_functions import check_ran
 from dovetail.teams.envelope import JobId
 
 Transform = Callable[[Any], Any]
@@ -28,6 +30,9 @@ Condition = Callable[[Any], Any]
 
 #: Items of one result; more is a sign of a mistake, and would be one huge write.
 SPRAY_ITEMS_MAX = 100_000
+
+#: A number of rounds; an id from outside may end in `#` and other digits, or a thousand of them.
+_ROUNDS = re.compile(r"[0-9]{1,18}")
 
 
 class ConnectorOptions(TypedDict, total=False):
@@ -75,7 +80,7 @@ class Connector:
             # It takes place behind all partitions of the team (`tasks/gathering`).
             return []
         target = self.target
-        if self.kind is ConnectorKind.ROUTE and not (self.condition and self.condition(result)):
+        if self.kind is ConnectorKind.ROUTE and not self._holds(result):
             target = self.otherwise or target
 
         base = self.next_id(job_id)
@@ -93,6 +98,11 @@ class Connector:
             for number, item in enumerate(items)
         ]
 
+    def _holds(self, result: Any) -> bool:
+        found = self.condition is not None and self.condition(result)
+        check_ran(found, "the condition of route_to")
+        return bool(found)
+
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
 
@@ -101,7 +111,7 @@ class Connector:
         derived = job_id
         if self.cycle is not None:
             origin, mark, rounds = job_id.rpartition("#")
-            known = bool(mark) and rounds.isdigit()
+            known = bool(mark) and bool(_ROUNDS.fullmatch(rounds))
             derived = JobId(f"{origin}#{int(rounds) + 1}" if known else f"{job_id}#1")
         return derived if self.id_suffix is None else JobId(f"{derived}/{self.id_suffix}")
 

@@ -4,7 +4,6 @@ A `Team` is a declaration: it holds no connection and starts nothing. `Pipeline`
 with the others and turns it into the `Stage` that travels to the workers.
 """
 
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Unpack
 
 from dovetail.errors import InvalidInput
+from dovetail.given_functions import check_function, check_plain_function
 from dovetail.settings import parse_bytes, parse_duration_ms
 from dovetail.teams.codecs import Codec, codec_of
 from dovetail.teams.connectors import (
@@ -133,13 +133,12 @@ class Team:
         `resource` of each `JobContext`; `teardown` gets that when the process ends in peace.
         """
         self.name = _named(name, _NAME, "a team's name")
-        if not callable(work):
-            raise InvalidInput(f"team {name!r}: work must be a function, not {work!r}")
+        check_function(work, f"team {name!r}: work")
         self.work = work
         self.setup, self.teardown = setup, teardown
         for what, given in (("setup", setup), ("teardown", teardown)):
-            if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-                raise InvalidInput(f"team {name!r}: {what} must be a plain function, not {given!r}")
+            if given is not None:
+                check_plain_function(given, f"team {name!r}: {what}")
         self.kind = _member(name, kind)
         self.codec: Codec = codec_of(codec)
         self.workers = _bounded(name, "workers", workers, WORKERS_MAX)
@@ -211,8 +210,7 @@ class Team:
         **options: Unpack[ConnectorOptions],
     ) -> None:
         """Each result becomes a job of `holds` if `condition(result)`, else of `otherwise`."""
-        if not callable(condition):
-            raise InvalidInput(f"team {self.name!r}: the condition of route_to must be a function")
+        check_plain_function(condition, f"team {self.name!r}: the condition of route_to")
         self._connect(ConnectorKind.ROUTE, (holds, otherwise), condition, **options)
 
     def gather_to(
@@ -249,6 +247,8 @@ class Team:
         for team in teams:
             if not isinstance(team, Team):
                 raise InvalidInput(f"team {self.name!r}: cannot connect to {team!r}, not a team")
+        if transform is not None:
+            check_plain_function(transform, f"team {self.name!r}: transform")
         after_ms = parse_duration_ms(after)
         if not 0 <= after_ms <= AFTER_MS_MAX:
             raise InvalidInput(f"team {self.name!r}: after={after!r} is not from 0 to ten years")
@@ -289,8 +289,6 @@ class Team:
                 f"team {self.name!r}: a function of kind {self.kind.value!r} takes many jobs at "
                 "once and gets no context; take kind 'item'"
             )
-        if self.kind is not WorkKind.ITEM and inspect.isasyncgenfunction(self.work):
-            raise InvalidInput(f"team {self.name!r}: work must not be an async generator")
 
 
 def _named(text: str, pattern: re.Pattern[str], what: str) -> str:

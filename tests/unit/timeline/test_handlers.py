@@ -219,3 +219,40 @@ async def test_what_a_handler_decides_is_no_error(caplog: pytest.LogCaptureFixtu
         await d.advance("100ms")
         assert len(await d.timeline("t").dead()) == len(await d.timeline("batches").dead()) == 1
     assert not [each for each in caplog.records if each.levelno > logging.INFO]
+
+
+class _NoNotes(Exception):
+    def __getattribute__(self, name: str) -> object:
+        if name == "__notes__":
+            raise ValueError("no notes")
+        return super().__getattribute__(name)
+
+
+_ODD_ERRORS = [_NoNotes("odd"), SyntaxError("odd", ("file", 1, 2, b"no text"))]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", _ODD_ERRORS, ids=["notes", "syntax"])
+@pytest.mark.parametrize("plain", [True, False])
+async def test_an_exception_that_cannot_be_formatted_fails_like_any_other(
+    odd: Exception, plain: bool
+) -> None:
+    """R6: its message stayed here for ever, under a lease that was extended again and again, and
+    each took one place of a handler."""
+
+    def fail(message: Message) -> None:
+        raise odd
+
+    async def fail_on_loop(message: Message) -> None:
+        fail(message)
+
+    async with fake_dovetail() as d:
+        await d.timeline("t").create(config_of({"attempts_max": 2}))
+        d.consumer("t", concurrency=1)(fail if plain else fail_on_loop)
+        for _ in range(10):
+            await d.timeline("t").schedule(b"x")
+        await d.advance("1m")
+        dead = await d.timeline("t").dead()
+        assert len(dead) == 10
+        assert "odd" in dead[0].reason
+        assert "its traceback cannot be read" in dead[0].reason
+        assert "in fail" in dead[0].reason

@@ -26,6 +26,7 @@ from typing import Any, Self
 import msgspec
 
 from dovetail.errors import Unavailable
+from dovetail.given_functions import is_async
 from dovetail.logging import get_logger
 from dovetail.settings.tracing import TracingSettings
 from dovetail.teams.context import wants_context
@@ -33,7 +34,6 @@ from dovetail.teams.envelope import Job, JobId, id_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
 from dovetail.teams.team import WorkKind
-from dovetail.teams.workers import worker_child
 from dovetail.teams.workers.allowance import Allowance
 from dovetail.teams.workers.memory import memory_left
 from dovetail.teams.workers.plan import Chunk, GivenUp, JobPlan
@@ -113,7 +113,7 @@ class Crew:
         self._stage, self._size, self._traced = stage, size, traced
         self._watched = (
             stage.kind is not WorkKind.ITEM or stage.policy.concurrency == 1
-        ) and not worker_child.is_async(stage.work)
+        ) and not is_async(stage.work)
         self._slots = (
             stage.policy.concurrency
             if not self._watched

@@ -8,7 +8,6 @@ messages to the parent.
 import asyncio
 import ctypes
 import gc
-import inspect
 import mmap
 import os
 import queue
@@ -24,6 +23,7 @@ import msgspec
 from dovetail import tracing
 from dovetail.background import keep_thread, start_task, start_thread
 from dovetail.errors import InvalidInput
+from dovetail.given_functions import is_async
 from dovetail.logging import get_logger
 from dovetail.teams.codecs import Undecodable
 from dovetail.teams.context import JobContext, wants_context
@@ -102,11 +102,6 @@ def _performer(stage: Stage, report: Report, resource: Any) -> "_Performer":
 class _Performer(Protocol):
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
         """Runs what comes until there is no more."""
-
-
-def is_async(work: Callable[..., Any]) -> bool:
-    """Whether a call of it must be awaited."""
-    return inspect.iscoroutinefunction(work)
 
 
 def _span(stage: Stage, job: GivenJob) -> AbstractContextManager[Any]:

@@ -25,13 +25,13 @@ import os
 import struct
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import msgspec
 
 from dovetail.errors import InvalidInput
+from dovetail.foreign import traceback_of
 from dovetail.teams.codecs import Undecodable, Unencodable
 from dovetail.teams.connectors import ConnectorKind, opening_of
 from dovetail.teams.envelope import GATHER_ITEMS_MAX, id_of, key_of
@@ -271,8 +271,8 @@ def _failure_of(error: BaseException) -> Failure:
         text = f"(its message cannot be read: {type(broken).__name__})"
 
     reason = text if isinstance(error, Reject | InvalidInput) else f"{type(error).__name__}: {text}"
-    lines = traceback.format_exception(error) if kind is FailureKind.EXCEPTION else []
-    return Failure(kind, reason, "".join(lines)).bounded()
+    trace = traceback_of(error) if kind is FailureKind.EXCEPTION else ""
+    return Failure(kind, reason, trace).bounded()
 
 
 def failed(number: int, error: BaseException) -> SizedReply:

@@ -62,20 +62,22 @@ class BlockingDovetail(Blocking[Dovetail]):
     ) -> Callable[[HandlerType], HandlerType]:
         """Has a plain function handle the messages of a timeline; see `Dovetail.consumer`."""
 
-        def register(handler: HandlerType) -> HandlerType:
-            async def start() -> None:
-                self.held.consumer(
-                    timeline,
-                    lease=lease,
-                    concurrency=concurrency,
-                    batch=batch,
-                    prefetch=prefetch,
-                    timeout=timeout,
-                    id=id,
-                    stop=stop,
-                )(handler)
+        start = self.held.consumer(
+            timeline,
+            lease=lease,
+            concurrency=concurrency,
+            batch=batch,
+            prefetch=prefetch,
+            timeout=timeout,
+            id=id,
+            stop=stop,
+        )
 
-            self.call(start())
+        def register(handler: HandlerType) -> HandlerType:
+            async def within() -> None:
+                start(handler)
+
+            self.call(within())
             return handler
 
         return register

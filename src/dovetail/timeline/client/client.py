@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 
 from dovetail.background import failure_of, start_task
 from dovetail.clock import Clock, SystemClock
-from dovetail.errors import DovetailError
-from dovetail.foreign import check_key, described
+from dovetail.errors import DovetailError, InvalidInput
+from dovetail.foreign import check_key, described, shown
 from dovetail.supervision import Supervisor
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
@@ -76,8 +76,11 @@ class Dovetail:
         self._consumers: list[Consumer] = []
         self._running: dict[asyncio.Task[None], Consumer] = {}
         self._supervisor = Supervisor()
+        self._over = False
 
     async def __aenter__(self) -> Self:
+        if self._link is not None or self._over:
+            raise InvalidInput("this client was entered before; make another one")
         with self._supervisor.supervising():
             self._link = self._make_link(COMMAND_MS_MAX, "")
         for consumer in self._consumers:
@@ -85,15 +88,17 @@ class Dovetail:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._over = True
         await self.stop()
         if self._link is not None:
-            await self._link.close()
+            link, self._link = self._link, None
+            await link.close()
 
     def timeline(self, name: str) -> Timeline:
         """A timeline by its name; nothing is asked yet."""
-        found = self._timelines.get(name)
+        link, found = self._connected(), self._timelines.get(name)
         if found is None:
-            found = Timeline(name, self._connected(), client_id=self._client_id, clock=self._clock)
+            found = Timeline(name, link, client_id=self._client_id, clock=self._clock)
             self._timelines[name] = found
         return found
 
@@ -128,6 +133,8 @@ class Dovetail:
         `timeout` without `message.progress()` a handler is cancelled, which is a failure. Under an
         `id` that was used before, leases that its former life held are handled too.
         """
+        if not isinstance(timeline, str):
+            raise InvalidInput(f"{shown(timeline)} is not the name of a timeline: write its name")
         name = id or f"{self._client_id}-{uuid.uuid4().hex[:8]}"
         options = ConsumerOptions(
             lease_ms=duration_ms(lease),

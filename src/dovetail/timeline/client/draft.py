@@ -80,6 +80,14 @@ def _check(draft: Draft) -> None:
         raise InvalidInput("on_taken and hold are about a key; give one")
     if draft.priority not in range(PRIORITY_MAX + 1):
         raise InvalidInput(f"priority {draft.priority!r}: write a number from 0 to {PRIORITY_MAX}")
+    for what, given in (
+        ("attempts", draft.attempts),
+        ("backoff", _ms(draft.backoff) if draft.backoff is not None else None),
+        ("ttl", _ms(draft.ttl) if draft.ttl is not None else None),
+    ):
+        if given == 0:
+            # As a number that travels, 0 stands for what the timeline says.
+            raise InvalidInput(f"{what} must be above 0; leave it out for that of the timeline")
     for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise InvalidInput(f"header {name!r}: its name is text, and its value is bytes")

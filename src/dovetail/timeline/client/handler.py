@@ -16,10 +16,11 @@ import contextvars
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dovetail.background import start_task
+from dovetail.daemon_pool import DaemonPool
+from dovetail.given_functions import check_function, check_ran, is_async
 from dovetail.logging import RateLimit, get_logger
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
@@ -44,8 +45,9 @@ class HandlerCall:
     def __init__(
         self, handler: Handler | BatchHandler, timeline: str, options: ConsumerOptions
     ) -> None:
+        check_function(handler, f"the handler of timeline {timeline!r}")
         self._handler: Callable[[Any], Any] = handler
-        self._plain = not inspect.iscoroutinefunction(handler)
+        self._plain = not is_async(handler)
         self._timeline = timeline
         self._batch = options.batch > 0
         self._concurrency = options.concurrency
@@ -54,9 +56,9 @@ class HandlerCall:
         self.limit_s = options.handling_ms_max / 1000
         self._failures = RateLimit(lines_per_second_max=_FAILURES_PER_SECOND_MAX)
 
-    def _new_threads(self) -> ThreadPoolExecutor:
+    def _new_threads(self) -> DaemonPool:
         # As many as may run at once: the loop's own pool has few, and others use it.
-        return ThreadPoolExecutor(self._concurrency, f"consumer of {self._timeline}")
+        return DaemonPool(self._concurrency, f"consumer of {self._timeline}")
 
     async def __call__(self, messages: list[Message]) -> Outcomes:
         """What became of each. Raises whatever the handler raises, and `TimeoutError`."""
@@ -98,8 +100,11 @@ class HandlerCall:
         within = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, within.run, self._call_plain, given)
-        # A partial, or an object that is called, does not show that it is a coroutine.
-        return await found if inspect.isawaitable(found) else found
+        # A lambda does not show that it gives a coroutine.
+        if inspect.isawaitable(found):
+            return await found
+        check_ran(found, "the handler")
+        return found
 
     def _call_plain(self, given: Any) -> Any:
         """Raises what the handler raises, but in a form that a future can hold."""

@@ -30,8 +30,13 @@ def duration_ms(given: Duration) -> int:
 
 def moment_ms(given: Moment) -> int:
     """Raises `InvalidInput` if it lies before 1970, or cannot be read."""
-    seconds = given.timestamp() if isinstance(given, datetime) else given
-    return _ms(seconds, f"{given!r} is not a time since 1970")
+    refusal = f"{given!r} is not a time since 1970"
+    try:
+        seconds = given.timestamp() if isinstance(given, datetime) else given
+    except (ValueError, OverflowError, OSError) as error:
+        # The first and last days of the calendar, in some zones.
+        raise InvalidInput(f"{refusal}: {error}") from error
+    return _ms(seconds, refusal)
 
 
 def _ms(seconds: object, refusal: str) -> int:

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from dovetail.errors import InvalidInput
+from dovetail.foreign import shown
 from dovetail.timeline.frames import Open
 
 
@@ -29,6 +30,16 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         """Raises `InvalidInput`."""
+        for name, count in (
+            ("concurrency", self.concurrency),
+            ("batch", self.batch),
+            ("prefetch", self.prefetch),
+        ):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+                raise InvalidInput(f"{name} {shown(count)} is not a whole number")
+        if self.lease_ms < 1:
+            # Without one a session is a producer's: it would be given nothing, for ever.
+            raise InvalidInput("a lease is at least 1 ms long; a timeline may want more")
         if self.handling_ms_max < 0:
             raise InvalidInput(f"a longest handling time of {self.handling_ms_max} ms")
         if self.concurrency < 1 or self.batch < 0 or (self.prefetch or 0) < 0:

@@ -1,9 +1,8 @@
 """A failed attempt: when the message returns, and the reason that is stored with it."""
 
 import random
-import traceback
 
-from dovetail.foreign import described, readable
+from dovetail.foreign import described, traceback_of
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.config import TimelineConfig
@@ -40,7 +39,7 @@ def pause_ms(message: Message | Leased, error: BaseException, config: TimelineCo
 
 def reason_of(error: BaseException) -> str:
     """The kind of the error and its text, with the end of the traceback."""
-    text = readable("".join(traceback.format_exception(error)).strip())
+    text = traceback_of(error).strip()
     head = described(error)
     room = REASON_CHARACTERS_MAX - len(head) - 1
     return f"{head}\n{text[-room:]}" if room > 0 else head[:REASON_CHARACTERS_MAX]
