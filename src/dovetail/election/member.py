@@ -238,7 +238,8 @@ class ClusterMember:
         if self._timer is None:
             return
         self._timer.cancel()
-        if not self._running:
+        # One that has failed decides nothing any more: what is due would stay due.
+        if not self._running or self.failure is not None:
             return
         wait_ms = max(0.0, self.election.wake_ms() - self._clock.monotonic_ms())
         if self._campaigner is not None:

@@ -127,6 +127,20 @@ async def test_a_vote_that_cannot_be_kept_ends_the_member(tmp_path: Path) -> Non
             assert not any(isinstance(record, Claim) for record, _ in cluster.log.records)
 
 
+async def test_a_member_that_has_ended_is_not_woken_again(tmp_path: Path) -> None:
+    """S3, R5: what is due stays due for ever then, and each turn of the loop would look at it."""
+    async with MemoryCluster(tmp_path) as cluster:
+        member = cluster.member("a")
+        async with member:
+            (tmp_path / "vote-a.draft").mkdir()
+            with pytest.raises(Unavailable, match="has ended"):
+                await asyncio.wait_for(member.lead(), 60)
+            assert member._timer is not None
+            assert not member._timer.is_set
+            member.do(lambda now: member.election.on_source(alive=False, now_ms=now))
+            assert not member._timer.is_set
+
+
 async def test_a_member_that_comes_back_keeps_its_vote(tmp_path: Path) -> None:
     """S3: the term on disk is not used again."""
     async with MemoryCluster(tmp_path) as cluster:
