@@ -56,6 +56,7 @@ _NOT_YET = (
     KafkaError._UNKNOWN_TOPIC,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
 )
 
 #: Offset, wall time, environment, record, who signed it.

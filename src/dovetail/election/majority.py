@@ -189,8 +189,10 @@ class MajorityElection(Election):
             return [self._vote_answer(request, granted=False, known_term=known_term)]
 
         effects: list[Effect] = []
-        if self.role is not Role.FOLLOWER:
-            self.role = Role.FOLLOWER
+        if self.role is Role.LEADER:
+            # Its time is over, and its tick has not come yet: whoever acts as leader has to hear it.
+            effects += self._step_down("it voted for another after its own majority", now_ms)
+        self.role = Role.FOLLOWER
         if not again:
             self.vote = Vote(request.term, request.sender)
             effects.append(Persist(self.vote))

@@ -4,7 +4,9 @@ python replica_child.py '{"bootstrap": ..., "topic": ..., "settings": {...}}'
 """
 
 import asyncio
+import faulthandler
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,4 +100,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
     asyncio.run(main())

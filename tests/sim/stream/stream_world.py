@@ -76,6 +76,11 @@ class Checker:
         if before != who:
             self.problems.append(f"term {term} has two leaders: {before} and {who}")
 
+    def on_role(self, who: Identity, *, leads: bool, told: bool) -> None:
+        """Whoever acts as leader has heard of the end of it, and of nothing else."""
+        if leads != told:
+            self.problems.append(f"{who} {'leads' if leads else 'leads no more'}, and was not told")
+
     def on_won(self, who: Identity, term: Term, *, members: list[MemberName], needed: int) -> None:
         """Whoever claims under MAJORITY has that many votes on the disks of its members."""
         votes = [name for name in members if self.votes.get((name, term)) == who.name]
@@ -308,7 +313,7 @@ class Replica:
         self.state = LogState()
         self.verdicts: list[bool] = []
         self.delivery = self.world.delivery(self.world.takeover, batch_events_max=4)
-        self._ready = False
+        self._ready = self._told = False
         self._reading_from: dict[int, int] | None = None
         self._wanted: list[tuple[int, Record]] = []
         self._lease: LeaseLife | None = None
@@ -401,6 +406,8 @@ class Replica:
                 reply = effect
             else:
                 self._perform(effect)
+        leads = self.election.role is Role.LEADER
+        self.world.checker.on_role(self.me, leads=leads, told=self._told)
         self._plan_tick()
         return reply
 
@@ -449,9 +456,11 @@ class Replica:
         elif isinstance(effect, fx.Renew):
             self._append(self._renewal(effect))
         elif isinstance(effect, fx.Lead):
+            self._told = True
             self.world.checker.on_lead(self.me, effect.term)
             self._deliver_steps(self.delivery.on_lead(effect.term, self.state.position))
         elif isinstance(effect, fx.StepDown):
+            self._told = False
             self.delivery.on_lost()
             self._seek_as_follower()
         elif isinstance(effect, fx.Campaign):

@@ -8,12 +8,12 @@ from tests.sim.stream.stream_world import SimEvent
 from tests.sim.stream.test_stream_sim import run_seed
 
 from dovetail.election.bully import BullyElection
-from dovetail.election.effects import Effect, Vote
+from dovetail.election.effects import Effect, StepDown, Vote
 from dovetail.election.election import Role
 from dovetail.election.fold import Claim, LogState
 from dovetail.election.identifiers import Algorithm, MemberName, Position, Term
 from dovetail.election.majority import MajorityElection
-from dovetail.election.messages import VoteAnswer
+from dovetail.election.messages import VoteAnswer, VoteRequest
 from dovetail.stream.delivery import Delivery, Handle, Phase, Step
 from dovetail.stream.settings import Takeover
 
@@ -48,18 +48,27 @@ class CountTheDead(MajorityElection):
         return sorted({*counted, self.me.name})
 
 
+class SilentVote(MajorityElection):
+    """Planted: a leader that votes for another is one no more, and does not say so."""
+
+    def _on_vote_request(self, request: VoteRequest, now_ms: float) -> list[Effect]:
+        effects = super()._on_vote_request(request, now_ms)
+        return [effect for effect in effects if not isinstance(effect, StepDown)]
+
+
 @pytest.mark.parametrize(
     ("planted", "symptom"),
     [
         (vote_not_kept, "voted twice"),
         (AnyReply, "with the votes"),
         (CountTheDead, "no leader"),
+        (SilentVote, "was not told"),
     ],
 )
 def test_planted_bug_in_the_election_is_found(
     planted: Callable[..., MajorityElection], symptom: str
 ) -> None:
-    """R1, S3, S6: vote not persisted, stale reply counted, dead member counted."""
+    """R1, S3, S6: vote not persisted, stale reply or dead member counted, end not told."""
     assert turns_red(symptom, algorithm=Algorithm.MAJORITY, factory=planted)
 
 

@@ -208,6 +208,16 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     assert "no majority of 3" in down.reason
 
 
+def test_a_leader_whose_time_is_over_says_so_when_it_votes() -> None:
+    """S3, R5: a request for its vote can come before its tick; what it led must end all the same."""
+    election = majority("a", "b", "c")
+    become_leader(election, "b", 2 * T)
+    effects = election.on_message(vote_request("c", 2), now_ms=3 * T + 1)
+    assert [type(effect) for effect in effects] == [StepDown, Persist, Reply]
+    assert of(effects, StepDown)[0].term == 1
+    assert election.role is Role.FOLLOWER
+
+
 def test_an_older_leader_that_reads_a_higher_claim_gives_way() -> None:
     """S7: at once."""
     election = majority("a", "b", "c")
