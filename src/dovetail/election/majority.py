@@ -190,7 +190,7 @@ class MajorityElection(Election):
 
         effects: list[Effect] = []
         if self.role is Role.LEADER:
-            # Its time is over, and its tick has not come yet: whoever acts as leader has to hear it.
+            # Its time is over and its tick is still to come: whoever acts as leader must hear it.
             effects += self._step_down("it voted for another after its own majority", now_ms)
         self.role = Role.FOLLOWER
         if not again:

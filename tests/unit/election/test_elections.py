@@ -209,7 +209,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
 
 
 def test_a_leader_whose_time_is_over_says_so_when_it_votes() -> None:
-    """S3, R5: a request for its vote can come before its tick; what it led must end all the same."""
+    """S3, R5: it can be asked before its tick; what it led must end all the same."""
     election = majority("a", "b", "c")
     become_leader(election, "b", 2 * T)
     effects = election.on_message(vote_request("c", 2), now_ms=3 * T + 1)
