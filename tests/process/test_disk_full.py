@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -89,3 +91,61 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(small_disk: Path) -> None:
         assert len(read_all(node.bootstrap, "kept", 0)) == 40
     finally:
         node.kill()
+
+
+def test_a_timeline_that_fills_the_disk_can_be_emptied(small_disk: Path) -> None:
+    """B6, L6: messages are refused while there is room to lease and delete those that are there,
+    and to delete a topic, and producers that try again do not hold that up; before, nothing could
+    be leased any more, nor anything deleted."""
+    node = RunningNode(
+        small_disk / "data",
+        {"storage_segment_bytes": "4MiB", "storage_disk_free_bytes_min": "8MiB"},
+    )
+    node.start()
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
+    large = {"body": "x" * 10 * VALUE_BYTES}
+    producers = ThreadPoolExecutor(8)
+    drained = threading.Event()
+    try:
+        with httpx.Client(base_url=node.http_url, timeout=60) as http:
+
+            def store_patiently(_: int) -> None:
+                while not drained.is_set():
+                    answer = http.post("/v1/timelines/r/messages", json=large)
+                    assert answer.status_code in (201, 503, 404)  # 404 once it is deleted.
+
+            admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+            http.post("/v1/timelines", json={"timeline": "r"}).raise_for_status()
+            stored = 0
+            while not http.get("/readyz").json()["reasons"]:
+                assert http.post("/v1/timelines/r/messages", json=large).status_code == 201
+                stored += 1
+            assert "disk is full" in http.get("/readyz").json()["reasons"][0]
+            assert stored > 40
+
+            node.kill()
+            node.start()
+            storing = producers.map(store_patiently, range(8))
+            handled = 0
+            while handled < stored:
+                received = http.post("/v1/timelines/r/receive", json={"limit": 5, "wait_ms": 5000})
+                leases = [
+                    {"id": message["id"], "version": message["version"]}
+                    for message in received.json()["messages"]
+                ]
+                assert leases, f"{handled} of {stored} were handled"
+                done = http.post("/v1/timelines/r/done", json={"leases": leases})
+                assert set(done.json()["outcomes"]) == {"ok"}
+                handled += len(leases)
+
+            admin.delete_topics(["t"], request_timeout=30)["t"].result(60)
+            drained.set()
+            assert http.delete("/v1/timelines/r").is_success
+            list(storing)
+            assert http.post("/v1/timelines", json={"timeline": "s"}).is_success
+            answer = http.post("/v1/timelines/s/messages", json={"body": "again"})
+            assert answer.status_code == 201
+    finally:
+        drained.set()
+        node.kill()
+        producers.shutdown()

@@ -122,7 +122,8 @@ async def _stores(settings: Settings, data_dir: Path, cluster: str) -> Stores | 
             "this node serves no timelines: in a cluster they need timeline.store = 'postgres'"
         )
         return None
-    return SqliteStores(data_dir / "timelines")
+    reserve_bytes = settings.storage.disk_free_bytes_min
+    return SqliteStores(data_dir / "timelines", reserve_bytes=reserve_bytes)
 
 
 def parse_tags(text: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from weakref import WeakSet
 from dovetail import tracing
 from dovetail.background import Alarm, Tasks
 from dovetail.errors import (
+    DiskFull,
     DovetailError,
     Exists,
     InvalidInput,
@@ -60,8 +61,7 @@ POLL_MS: Final = 25
 _FREEING: Final = frozenset({"cancel", "delete", "move", "purge", "release", "replay"})
 #: After these messages count otherwise.
 _CHANGING: Final = _FREEING | {"insert", "drop"}
-#: Longest sleep; the window ends sooner anyway.
-_SLEEP_MS_MAX: Final = 60_000
+_SLEEP_MS_MAX: Final = 60_000  # The window ends sooner anyway.
 
 Result = TypeVar("Result")
 
@@ -128,9 +128,8 @@ class RunningTimeline:
         storage = health.storage_of(name)
         storage.admit()
 
-        # The loop's own time stands still while it works, and counts milliseconds.
-        began_s = perf_counter()
-        failed = True
+        began_s = perf_counter()  # The loop's time stands still while it works.
+        failed, full = True, False
         try:
             found = await work(self._store)
             failed = False
@@ -142,7 +141,7 @@ class RunningTimeline:
                 # What is done with may have made way for another message.
                 self.stored(self._now_ms())
         except DovetailError as error:
-            failed = error.retriable
+            failed, full = error.retriable, op == "insert" and isinstance(error, DiskFull)
             if isinstance(error, StorageOut) and self._ended is None:
                 health.on_out(name, str(error))
             raise
@@ -151,7 +150,8 @@ class RunningTimeline:
             _log.exception("the store met a defect", error, timeline=name, command=op)
             raise Uncertain(f"{op}: {error!r}; it may or may not have happened") from error
         finally:
-            storage.on_outcome(good=not failed)
+            if not full:  # It still takes leases and deletions, which make room.
+                storage.on_outcome(good=not failed)
             self._context.metrics.query(name, op, perf_counter() - began_s, failed=failed)
         return found
 

@@ -15,6 +15,7 @@ from tests.unit.timeline.test_fake import seen_by
 
 from dovetail.clock import SystemClock
 from dovetail.errors import (
+    DiskFull,
     DovetailError,
     Exists,
     InvalidInput,
@@ -100,6 +101,35 @@ async def test_a_timeline_whose_file_is_broken_is_told_and_holds_up_no_other() -
         for _ in range(40):
             await store()
         assert d._service.report().condition is Condition.HEALTHY
+
+
+class Full(Broken):
+    """A store whose disk has no room for more."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "insert":
+            return getattr(self.inner, name)
+
+        async def refuse(*args: object, **options: object) -> None:
+            raise DiskFull("no room")
+
+        return refuse
+
+
+async def test_producers_that_find_no_room_do_not_hold_up_consumers() -> None:
+    """B16, L6: nine in ten commands were refused then, so that hardly anything was leased and
+    deleted, which is what makes room."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        await d.timeline("t").schedule(b"x")
+        running = d._service.timelines["t"]
+        running._store = Full(running._store)  # type: ignore[assignment]
+        for _ in range(40):
+            with pytest.raises(DiskFull):
+                await running.use("insert", lambda s: s.insert([], buckets=[], now_ms=NOW_MS))
+        assert d._service.report().condition is Condition.HEALTHY
+        seen = await seen_by(d)
+        await d.advance("1s")
+        assert [message.body for message in seen] == [b"x"]
 
 
 class Speechless(Exception):

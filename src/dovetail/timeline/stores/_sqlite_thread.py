@@ -14,9 +14,16 @@ What an error means to those who wait:
     one command
 
 Reads that may be long have a second thread and connection, so that no lease waits for them.
+
+A disk that fills up keeps a reserve for leases, deletions and coordination: a command that makes
+the file grow asks `check_room` first. What was stored last is in the write-ahead log alone, so that
+is moved into the file, and cut, while there is room to do it. Otherwise a full disk could not be
+emptied: nothing could be leased, so nothing deleted.
 """
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 import threading
 from collections import deque
@@ -49,8 +56,10 @@ _Waiting = tuple[Work[Any], "asyncio.Future[Any]"]
 class SqliteThread:
     """See the module. Make it with `open`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, reserve_bytes: int) -> None:
         self._path = path
+        self._reserve_bytes = reserve_bytes
+        self._log_path = path.with_name(path.name + "-wal")
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
@@ -62,7 +71,13 @@ class SqliteThread:
         self._thread = start_thread(self._run, name="timeline/write", of=path.stem)
 
     @classmethod
-    async def open(cls, path: Path, schema: Callable[[sqlite3.Connection], None]) -> "SqliteThread":
+    async def open(
+        cls,
+        path: Path,
+        schema: Callable[[sqlite3.Connection], None],
+        *,
+        reserve_bytes: int = 0,
+    ) -> "SqliteThread":
         """Opens the file, which is made if it is not there. Raises `Unavailable`."""
 
         def connect() -> sqlite3.Connection:
@@ -79,7 +94,7 @@ class SqliteThread:
                 raise Unavailable(f"the timeline file {path} cannot be opened: {error}") from error
             return connection
 
-        return cls(path, await asyncio.to_thread(connect))
+        return cls(path, await asyncio.to_thread(connect), reserve_bytes)
 
     # Writing
 
@@ -103,6 +118,7 @@ class SqliteThread:
                 group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
             outcomes = self._commit(group)
             self._loop.call_soon_threadsafe(_settle, group, outcomes)
+            self._cut_log()
 
     def _commit(self, group: list[_Waiting]) -> list[Any]:
         connection = self._connection
@@ -134,6 +150,29 @@ class SqliteThread:
             )
         self._out = f"a commit failed: {described(error)}"
         return Uncertain(f"{self._path.name}: {self._out}; it may or may not be stored")
+
+    def check_room(self) -> None:
+        """For commands that make the file grow, on the thread. Raises `DiskFull` if only the
+        reserve is left."""
+        with contextlib.suppress(OSError):
+            if self._bytes_free() >= self._reserve_bytes:
+                return
+            raise DiskFull(
+                f"less than {self._reserve_bytes} bytes free on the disk of {self._path.name}; "
+                "nothing was stored; free some room"
+            )
+
+    def _bytes_free(self) -> int:
+        found = os.statvfs(self._path.parent)
+        return found.f_bavail * found.f_frsize
+
+    def _cut_log(self) -> None:
+        """Moves the log into the file, which may grow by as much, and frees its room, if the disk
+        has no more than twice that."""
+        with contextlib.suppress(sqlite3.Error, OSError):  # Without room, or while somebody reads.
+            log_bytes = self._log_path.stat().st_size
+            if log_bytes and self._bytes_free() < 2 * log_bytes:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # Reading
 

@@ -65,8 +65,8 @@ class SqliteStore:
         self.ordered = False
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteStore":
-        store = cls(await SqliteThread.open(path, sql.prepare))
+    async def open(cls, path: Path, *, reserve_bytes: int = 0) -> "SqliteStore":
+        store = cls(await SqliteThread.open(path, sql.prepare, reserve_bytes=reserve_bytes))
         store.ordered = await store._thread.read(
             lambda connection: bool(connection.execute(sql.HAS_ORDER).fetchone()[0])
         )
@@ -95,6 +95,7 @@ class SqliteStore:
                 ).fetchone()
                 if known is not None:
                     return shared.decode_outcomes(known[0])
+            self._thread.check_room()
             stored = inside.insert(connection, messages, buckets, now_ms)
             outcomes = shared.merged(stored, refused)
             if batch is not None:
@@ -359,9 +360,11 @@ class SqliteStores:
 
     news = None
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, reserve_bytes: int = 0) -> None:
+        """So much of the disk stays free of new messages, so that old ones can be handled."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
+        self._reserve_bytes = reserve_bytes
 
     async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         store = await SqliteStore.open(self._path(timeline))
@@ -376,7 +379,7 @@ class SqliteStores:
     async def open(self, timeline: TimelineId) -> TimelineStore:
         if not self._path(timeline).exists():
             raise NotFound(f"{self._path(timeline)}: no such timeline file")
-        return await SqliteStore.open(self._path(timeline))
+        return await SqliteStore.open(self._path(timeline), reserve_bytes=self._reserve_bytes)
 
     async def drop(self, timeline: TimelineId) -> None:
         # The database goes first: without it, what is left of a log is of no timeline.
