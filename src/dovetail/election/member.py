@@ -255,6 +255,8 @@ class ClusterMember:
 
     def _on_lead(self, effect: effects.Lead) -> None:
         self._sequence = 0
+        if self._leadership is not None:  # Who waits for its end would not hear of this one.
+            self._leadership.end()
         self._leadership = Leadership(effect.term, self.election, self._clock, self._report)
         self.metrics.leaderships.inc()
         _log.info("this member leads", member=self.me.name, term=effect.term)

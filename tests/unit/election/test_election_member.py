@@ -22,6 +22,7 @@ from dovetail.election import (
     VoteFile,
 )
 from dovetail.election.campaign import campaigner_of
+from dovetail.election.effects import Lead
 from dovetail.election.fold import Claim, Leave, Twins
 from dovetail.election.identifiers import Incarnation, Term
 from dovetail.errors import Fenced, InvalidSetting, Unavailable
@@ -139,6 +140,15 @@ async def test_a_member_that_has_ended_is_not_woken_again(tmp_path: Path) -> Non
             assert not member._timer.is_set
             member.do(lambda now: member.election.on_source(alive=False, now_ms=now))
             assert not member._timer.is_set
+
+
+async def test_a_leadership_ends_when_the_next_one_begins(tmp_path: Path) -> None:
+    """S7, R5: whatever the election forgot to say, nobody waits for the end of the old one."""
+    async with MemoryCluster(tmp_path) as cluster, cluster.member("a") as member:
+        old = await member.lead()
+        member._on_lead(Lead(Term(old.term + 1)))
+        assert old.lost.is_set()
+        assert (await member.lead()).term == old.term + 1
 
 
 async def test_a_member_that_comes_back_keeps_its_vote(tmp_path: Path) -> None:
