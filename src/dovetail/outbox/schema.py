@@ -5,7 +5,7 @@
     kafka_dead_messages   what was set aside, with reason and attempts
     kafka_poll_info       how far each poller has come
     kafka_outbox_info     the version of these tables
-    kafka_inbox           what consumers have handled (version 2)
+    kafka_inbox           what consumers have handled (version 2; version 3 made it cheaper)
     kafka_commits         PostgreSQL: a transaction's place in the order of commits
     kafka_order           MariaDB, MySQL: rows that publishers of one key lock
 
@@ -21,9 +21,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from dovetail.errors import InvalidInput, NotFound
+from dovetail.outbox.inbox.naming import NAME_BYTES
 
-SCHEMA_VERSION = 2
-#: What publishers and relays need; version 2 brought the inbox.
+SCHEMA_VERSION = 3
+#: What publishers and relays need; versions 2 and 3 are the inbox.
 VERSION_NEEDED = 1
 
 #: Shards are counted in slots: each message has one by its key; a shard is every n-th slot.
@@ -298,24 +299,94 @@ INBOX_STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: What takes version 2 away again.
+#: The names that were new, one behind the other; null if all were. Mostly all are: without
+#: ON CONFLICT a name costs PostgreSQL two thirds. A few are not worth a subtransaction, of which
+#: one transaction should not have many.
+_TAKE_NAMES = f"""
+    CREATE OR REPLACE FUNCTION kafka_inbox_take(who varchar, names bytea) RETURNS bytea
+    LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+    DECLARE
+      last integer := length(names) / {NAME_BYTES} - 1;
+      taken bytea;
+    BEGIN
+      IF last > 7 THEN
+        BEGIN
+          INSERT INTO kafka_inbox (consumer, id)
+          SELECT who, substring(names FROM {NAME_BYTES} * n + 1 FOR {NAME_BYTES})
+          FROM generate_series(0, last) AS n;
+          RETURN NULL;
+        EXCEPTION WHEN unique_violation THEN
+          NULL;
+        END;
+      END IF;
+      WITH new AS (
+        INSERT INTO kafka_inbox (consumer, id)
+        SELECT who, substring(names FROM {NAME_BYTES} * n + 1 FOR {NAME_BYTES})
+        FROM generate_series(0, last) AS n
+        ON CONFLICT DO NOTHING RETURNING id
+      ) SELECT coalesce(string_agg(id, ''), '') INTO taken FROM new;
+      RETURN taken;
+    END $$
+"""
+
+#: Statements that make version 3 of version 2: names are trimmed in the order of their index, so
+#: none on their time is needed.
+NARROW_INBOX_STATEMENTS: dict[str, tuple[str, ...]] = {
+    name: (*statements, "INSERT INTO kafka_outbox_info (version) VALUES (3)")
+    for name, statements in {
+        "postgresql": (
+            "DROP INDEX kafka_inbox_at",
+            "ALTER TABLE kafka_inbox DROP CONSTRAINT kafka_inbox_pkey, "
+            "ADD PRIMARY KEY (consumer, id) INCLUDE (at)",
+            _TAKE_NAMES,
+        ),
+        "mysql": ("DROP INDEX kafka_inbox_at ON kafka_inbox",),
+        "mariadb": ("DROP INDEX kafka_inbox_at ON kafka_inbox",),
+        "sqlite": ("DROP INDEX kafka_inbox_at",),
+    }.items()
+}
+
+#: What makes version 2 of version 3 again.
+WIDEN_INBOX_STATEMENTS: dict[str, tuple[str, ...]] = {
+    name: (
+        *changed,
+        "CREATE INDEX kafka_inbox_at ON kafka_inbox (consumer, at)",
+        "DELETE FROM kafka_outbox_info WHERE version = 3",
+    )
+    for name, changed in {
+        "postgresql": (
+            "DROP FUNCTION kafka_inbox_take(varchar, bytea)",
+            "ALTER TABLE kafka_inbox DROP CONSTRAINT kafka_inbox_pkey, "
+            "ADD PRIMARY KEY (consumer, id)",
+        ),
+        "mysql": (),
+        "mariadb": (),
+        "sqlite": (),
+    }.items()
+}
+
+#: What takes the inbox away again, of either version.
 DROP_INBOX_STATEMENTS = (
     "DROP TABLE IF EXISTS kafka_inbox",
-    "DELETE FROM kafka_outbox_info WHERE version = 2",
+    "DELETE FROM kafka_outbox_info WHERE version >= 2",
 )
 
 #: What takes everything away again, in order.
 DROP_STATEMENTS: dict[str, tuple[str, ...]] = {
     name: (
         *(f"DROP TABLE IF EXISTS {table}" for table in tables),
-        *(("DROP FUNCTION IF EXISTS kafka_messages_commit()",) if name == "postgresql" else ()),
+        *(f"DROP FUNCTION IF EXISTS {function}" for function in functions),
     )
-    for name, extra in {
-        "postgresql": ("kafka_commits",),
-        "mysql": ("kafka_order",),
-        "mariadb": ("kafka_order",),
-        "sqlite": (),
-    }.items()
+    for name, extra, functions in (
+        (
+            "postgresql",
+            ("kafka_commits",),
+            ("kafka_messages_commit()", "kafka_inbox_take(varchar, bytea)"),
+        ),
+        ("mysql", ("kafka_order",), ()),
+        ("mariadb", ("kafka_order",), ()),
+        ("sqlite", (), ()),
+    )
     for tables in (
         (
             "kafka_messages",
@@ -342,6 +413,7 @@ class Migration:
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, lambda name: CREATE_STATEMENTS[name]),
     Migration(2, lambda name: INBOX_STATEMENTS[name]),
+    Migration(3, lambda name: NARROW_INBOX_STATEMENTS[name]),
 )
 
 

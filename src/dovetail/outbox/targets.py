@@ -36,9 +36,11 @@ class Target:
     query: Callable[[Statement], Any]
 
 
-#: What PostgreSQL, SQLite, MariaDB and MySQL say of a table of ours that is not there.
+#: What PostgreSQL, SQLite, MariaDB and MySQL say of a table of ours that is not there, or is of an
+#: older version.
 _TABLE_LACKS = re.compile(
     r"""relation "kafka_\w+" does not exist|no such table: kafka_|\.kafka_\w+' doesn't exist"""
+    r"|function kafka_\w+\(.*\) does not exist"
 )
 
 
@@ -50,8 +52,8 @@ def _naming_missing_tables() -> Iterator[None]:
     except Exception as error:
         if _TABLE_LACKS.search(str(error)):
             error.add_note(
-                "the outbox has no such table in this database; run `dovetail outbox migrate "
-                "--database URL`, or your Alembic or Django migrations"
+                "this database lacks tables of the outbox, or has older ones; run `dovetail outbox "
+                "migrate --database URL`, or your Alembic or Django migrations"
             )
         raise
 

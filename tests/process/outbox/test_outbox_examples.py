@@ -18,7 +18,14 @@ from sqlalchemy.engine import make_url
 from tests import warm_python
 from tests.outbox_kit import SECONDS_MAX, drain_all, pending, read_all
 
-from dovetail.outbox.alembic import create_inbox, create_outbox, drop_inbox, drop_outbox
+from dovetail.outbox.alembic import (
+    create_inbox,
+    create_outbox,
+    drop_inbox,
+    drop_outbox,
+    narrow_inbox,
+    widen_inbox,
+)
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.schema import DROP_STATEMENTS, check_version, driver_text, version_of
 
@@ -160,7 +167,13 @@ def test_an_alembic_migration(kind: str, new_database_of: Callable[[str], str]) 
         assert version_of(connection) == 1
         create_inbox(operations)
         assert version_of(connection) == 2
+        narrow_inbox(operations)
+        assert version_of(connection) == 3
+        widen_inbox(operations)
+        assert version_of(connection) == 2
+        narrow_inbox(operations)
         drop_inbox(operations)
         assert version_of(connection) == 1
         create_inbox(operations)
+        narrow_inbox(operations)
     assert inspect(engine).has_table("kafka_topic_info")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import ProgrammingError
 from tests.outbox_kit import new_database
 
 from dovetail.errors import InvalidSetting
@@ -15,11 +16,13 @@ from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.drain import Dead, Record
 from dovetail.outbox.inbox import Inbox
+from dovetail.outbox.inbox.naming import name_of
 from dovetail.outbox.message import Message
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.schema import (
     DROP_INBOX_STATEMENTS,
     SCHEMA_VERSION,
+    WIDEN_INBOX_STATEMENTS,
     check_version,
     create_tables,
     migrate,
@@ -172,9 +175,31 @@ def test_tables_of_version_one_get_the_inbox(engine: Engine) -> None:
         for statement in DROP_INBOX_STATEMENTS:
             connection.exec_driver_sql(statement)
     check_version(engine)
-    assert migrate(engine) == (1, 2)
+    assert migrate(engine) == (1, SCHEMA_VERSION)
     with engine.begin() as connection:
         assert Inbox("billing").new(connection, ["m"]) == ["m"]
+
+
+def test_names_of_inbox_version_two_are_known_in_version_three(engine: Engine) -> None:
+    """O13, R9: there and back; a program of now names what an older table lacks."""
+    dialect = engine.dialect.name
+    with engine.begin() as connection:
+        for statement in WIDEN_INBOX_STATEMENTS[dialect]:
+            connection.exec_driver_sql(statement)
+        marked = dialect in {"mysql", "mariadb"}
+        columns, mark = ("consumer, id, taken_by", ", 7") if marked else ("consumer, id", "")
+        connection.execute(
+            text(f"INSERT INTO kafka_inbox ({columns}) VALUES ('billing', :id{mark})"),
+            {"id": name_of("m")},
+        )
+    if dialect == "postgresql":
+        with pytest.raises(ProgrammingError) as found, engine.begin() as connection:
+            Inbox("billing").new(connection, ["m"])
+        assert "dovetail outbox migrate" in found.value.__notes__[0]
+
+    assert migrate(engine) == (2, SCHEMA_VERSION)
+    with engine.begin() as connection:
+        assert Inbox("billing").new(connection, ["m", "n"]) == ["n"]
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "oracle://x/y", "postgresql+nodriver://x/y"])

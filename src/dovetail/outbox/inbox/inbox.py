@@ -24,10 +24,12 @@ KEEP_MS_MAX = 100 * 366 * 24 * 3_600_000
 ROWS_MAX = 5_000
 #: Between two looks of one inbox for names that are old.
 TRIM_S = 10.0
-#: Names removed at a time, at least; more when more were written since.
+#: Names looked at each time, at least; more when more were written since.
 TRIM_ROWS = 1_000
-#: So many times as many are removed as were written since: the table shrinks to what is kept.
-TRIM_FACTOR = 2
+#: So many times as many are looked at as were written since. Names are hashes, so the old ones lie
+#: among the young ones everywhere, and a look at part of them in order finds its share. With 4, all
+#: are looked at within a third of `keep`.
+TRIM_FACTOR = 4
 
 _CONSUMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -55,6 +57,8 @@ class Inbox:
                 "keep must be a time above 0, such as 7d: names are needed that long"
             )
         self._trim_next_s = time.monotonic() + random.uniform(0, TRIM_S)  # noqa: S311 - spreads
+        # Each process begins elsewhere, or the last names would never be reached by short ones.
+        self._trim_from = random.randbytes(NAME_BYTES)  # noqa: S311 - spreads
         self._written = 0
 
     @contextmanager
@@ -116,8 +120,8 @@ class Inbox:
             if target.dialect in {"mysql", "mariadb"}:
                 taken |= yield from self._insert_mysql(target, part)
             elif target.dialect == "postgresql":
-                ((found,),) = yield self._insert_postgres(target, part), True
-                taken |= _split(bytes(found or b""))
+                ((new,),) = yield self._insert_postgres(target, part), True
+                taken.update(part if new is None else _split(bytes(new)))
             else:
                 rows = yield self._insert_sqlite(target, part), True
                 taken |= {bytes(row[0]) for row in rows}
@@ -125,21 +129,17 @@ class Inbox:
         self._written += len(taken)
         now_s = time.monotonic()
         if self._written and now_s >= self._trim_next_s:
-            limit = max(TRIM_ROWS, TRIM_FACTOR * self._written)
+            looks = max(TRIM_ROWS, TRIM_FACTOR * self._written)
             self._trim_next_s, self._written = now_s + TRIM_S, 0
-            yield from self._trim(target, limit)
+            yield from self._trim(target, looks)
         return taken
 
     def _insert_postgres(self, target: Target, names: Sequence[bytes]) -> Statement:
         """All names as one value, there and back: drivers take long over each value of a list."""
-        consumer, together, count = placeholders(target.paramstyle, 3)
+        consumer, together = placeholders(target.paramstyle, 2)
         return Statement(
-            "WITH taken AS (INSERT INTO kafka_inbox (consumer, id) "
-            f"SELECT CAST({consumer} AS varchar), "
-            f"substring(CAST({together} AS bytea) FROM {NAME_BYTES} * at + 1 FOR {NAME_BYTES}) "
-            f"FROM generate_series(0, CAST({count} AS integer) - 1) AS at "
-            "ON CONFLICT DO NOTHING RETURNING id) SELECT string_agg(id, '') FROM taken",
-            (self.consumer, b"".join(names), len(names)),
+            f"SELECT kafka_inbox_take(CAST({consumer} AS varchar), CAST({together} AS bytea))",
+            (self.consumer, b"".join(names)),
         )
 
     def _insert_sqlite(self, target: Target, names: Sequence[bytes]) -> Statement:
@@ -175,36 +175,63 @@ class Inbox:
         return {bytes(row[0]) for row in rows}
 
     def _forget(self, target: Target, name: bytes) -> _Work:
-        consumer, mark = placeholders(target.paramstyle, 2)
-        yield (
+        yield self._of_these(target, "DELETE", [name]), False
+
+    def _trim(self, target: Target, looks: int) -> _Work:
+        """Looks at the next names in their order, from the first again after the last, and removes
+        the old ones among them."""
+        start = self._trim_from
+        consumer, first = placeholders(target.paramstyle, 2)
+        end = yield (
             Statement(
-                f"DELETE FROM kafka_inbox WHERE consumer = {consumer} AND id = {mark}",
-                (self.consumer, name),
+                f"SELECT id FROM kafka_inbox WHERE consumer = {consumer} AND id >= {first} "
+                f"ORDER BY id LIMIT 1 OFFSET {looks}",
+                (self.consumer, start),
             ),
-            False,
+            True,
         )
+        self._trim_from = bytes(end[0][0]) if end else b""
 
-    def _trim(self, target: Target, limit: int) -> _Work:
-        """Removes old names, but none that another transaction has in its hands."""
-        dialect = dialect_of(target.dialect)
-        (consumer,) = placeholders(target.paramstyle, 1)
-        old = f"consumer = {consumer} AND at < {dialect.time_before(str(self._keep_ms))}"
-        skip = "" if target.dialect == "sqlite" else " FOR UPDATE SKIP LOCKED"
-        found = f"SELECT id FROM kafka_inbox WHERE {old} ORDER BY at LIMIT {limit}{skip}"
-        rows = yield Statement(_escaped(target, found), (self.consumer,)), True
+        old = yield self._old(target, start, self._trim_from), True
+        names = sorted(bytes(row[0]) for row in old)
+        for at in range(0, len(names), ROWS_MAX):
+            yield from self._remove(target, names[at : at + ROWS_MAX])
 
-        names = sorted(bytes(row[0]) for row in rows)
-        for start in range(0, len(names), ROWS_MAX):
-            part = names[start : start + ROWS_MAX]
-            marks = placeholders(target.paramstyle, len(part) + 1)
-            yield (
-                Statement(
-                    f"DELETE FROM kafka_inbox WHERE consumer = {marks[0]} "
-                    f"AND id IN ({', '.join(marks[1:])})",
-                    (self.consumer, *part),
-                ),
-                False,
-            )
+    def _old(self, target: Target, start: bytes, end: bytes) -> Statement:
+        """Old names from `start` to `end`, or to the last one. Locks nothing: MySQL would lock all
+        that it passes, and the places between."""
+        parameters = (self.consumer, start, *((end,) if end else ()))
+        marks = placeholders(target.paramstyle, len(parameters))
+        until = f" AND id < {marks[2]}" if end else ""
+        found = (
+            f"SELECT id FROM kafka_inbox WHERE consumer = {marks[0]} AND id >= {marks[1]}{until} "
+            f"AND {self._is_old(target)}"
+        )
+        return Statement(_escaped(target, found), parameters)
+
+    def _remove(self, target: Target, names: Sequence[bytes]) -> _Work:
+        """Removes names that are still old, but none that another transaction has in its hands.
+
+        Another one may have removed a name and written it again since it was found."""
+        if target.dialect != "sqlite":
+            end = f" AND {self._is_old(target)} FOR UPDATE SKIP LOCKED"
+            free = yield self._of_these(target, "SELECT id", names, end), True
+            names = sorted(bytes(row[0]) for row in free)
+        if names:
+            yield self._of_these(target, "DELETE", names), False
+
+    def _is_old(self, target: Target) -> str:
+        return f"at < {dialect_of(target.dialect).time_before(str(self._keep_ms))}"
+
+    def _of_these(
+        self, target: Target, verb: str, names: Sequence[bytes], end: str = ""
+    ) -> Statement:
+        marks = placeholders(target.paramstyle, len(names) + 1)
+        return Statement(
+            f"{verb} FROM kafka_inbox WHERE consumer = {marks[0]} "
+            f"AND id IN ({', '.join(marks[1:])}){end}",
+            (self.consumer, *names),
+        )
 
 
 def _named(messages: Sequence[MessageType]) -> dict[bytes, MessageType]:

@@ -11,7 +11,8 @@ A name is a hash of 16 bytes, so that it costs the same whatever it is made of.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from dovetail.errors import InvalidInput
@@ -19,6 +20,8 @@ from dovetail.foreign import encoded, shown
 from dovetail.outbox.message import MESSAGE_ID_HEADER
 
 NAME_BYTES = 16
+#: The marks of short parts: to make one takes as long as to hash what is behind it.
+_LENGTHS = tuple(b"%d:" % length for length in range(256))
 
 
 def name_of(message: Any) -> bytes:
@@ -31,7 +34,7 @@ def name_of(message: Any) -> bytes:
     headers, key, value, place = _parts(message)
     for name, content in headers:
         if name == MESSAGE_ID_HEADER and content is not None:
-            return _hash("outbox", place[1], content, *_same(key, value))
+            return _digest(_begun("outbox", place[1]), content, *_same(key, value))
     return _hash(*place, *_same(key, value))
 
 
@@ -58,24 +61,43 @@ def _parts(message: Any) -> tuple[Iterable[tuple[str, bytes | None]], Any, Any, 
     )
 
 
-def _same(*given: Any) -> Iterator[Any]:
+def _same(key: Any, value: Any) -> Iterable[Any]:
     """What is surely the same when it comes again: an object may show another address then."""
-    for part in given:
-        if isinstance(part, bytearray | memoryview):
-            yield bytes(part)
-        elif part is None or isinstance(part, bytes | str):
-            yield part
+    if type(key) is type(value) is bytes:
+        return key, value
+    parts = (
+        bytes(part) if isinstance(part, bytearray | memoryview) else part for part in (key, value)
+    )
+    return [part for part in parts if part is None or isinstance(part, bytes | str)]
 
 
 def _hash(*parts: object) -> bytes:
+    return _digest(b"", *parts)
+
+
+@lru_cache
+def _begun(kind: str, topic: str) -> bytes:
+    """What the names of all messages of a topic begin with."""
+    return _joined([kind, topic])
+
+
+def _digest(begun: bytes, *parts: object) -> bytes:
+    return hashlib.blake2b(begun + _joined(parts), digest_size=NAME_BYTES).digest()
+
+
+def _joined(parts: Sequence[object]) -> bytes:
     """Each part with its length before it: no two lists of parts are the same bytes."""
-    digest = hashlib.blake2b(digest_size=NAME_BYTES)
+    pieces = []
     for part in parts:
-        data = part if isinstance(part, bytes) else b"" if part is None else _encoded(str(part))
         # None is not empty.
-        digest.update(b"-" if part is None else b"%d:" % len(data))
-        digest.update(data)
-    return digest.digest()
+        if part is None:
+            pieces.append(b"-")
+            continue
+        data = part if isinstance(part, bytes) else _encoded(str(part))
+        length = len(data)
+        pieces.append(_LENGTHS[length] if length < len(_LENGTHS) else b"%d:" % length)
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 def _encoded(text: str) -> bytes:
