@@ -51,9 +51,10 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime promtool:prometheus
 	@scripts/browser
 	@scripts/java
-	@$(MAKE) --no-print-directory -j 2 check java-classes
-	@# Long files first (tests/progress.py), so that no worker is left alone with one in the end.
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=15 \
+	@# The style and house tests are among all tests.
+	@$(MAKE) --no-print-directory -j 2 lint types java-classes
+	@# Many tests wait, so more than two share two cores. Long files first (tests/progress.py), so that no worker is left alone with one in the end.
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=15 \
 		-p tests.progress -o console_output_style=classic tests
 
 .PHONY: docs
@@ -86,6 +87,7 @@ soak: .venv/ready ## Long simulations, fuzz and kill runs: make soak SEEDS=50000
 	@STRANGERS=1 $(PY) -m pytest -q --timeout 0 tests/compat/test_frameworks.py
 	@SPARK_DRIVER_KILLS=2 SPARK_PROGRAMS=1 SPARK_VERSIONS=4.0.5,4.1.4,4.2.1 $(PY) -m pytest -q --timeout 0 tests/process/spark
 	@TEAM_JOBS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
+	@TEAM_JOBS=10000 TEAM_FAULTS=15 $(PY) -m pytest -q -s --timeout 0 tests/process/teams/test_teams_cluster.py tests/process/teams/test_teams_kafka.py
 	@DEMO_MINUTES=3 DEMO_RATE=10 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@FOREIGN_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_foreign_text.py tests/process/test_foreign_requests.py
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py

@@ -136,10 +136,9 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[Proxied]:
 
 
 @pytest.fixture(scope="session")
-def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def strangers() -> Path:
     """Kafka Streams, Connect, MirrorMaker and a real Kafka, with the applications of this suite."""
-    project = Path(__file__).parent / "strangers"
-    return jvm.build(project, tmp_path_factory.mktemp("strangers"))
+    return jvm.build(Path(__file__).parent / "strangers")
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 """Programs of Apache Kafka that run in a Java of their own: applications and workers."""
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from dovetail.spark.runtime import cache_folder
 
 #: Time for Maven to fetch the libraries, once.
 BUILD_SECONDS_MAX = 300
@@ -21,9 +25,16 @@ def need(*programs: str) -> None:
             pytest.skip(f"this test needs the program {program}")
 
 
-def build(project: Path, folder: Path) -> Path:
-    """The libraries of a project and its compiled classes, in one folder; skips without Maven."""
+def build(project: Path) -> Path:
+    """The libraries of a project and its compiled classes, in a folder that is kept; skips without
+    Maven."""
     need("java", "javac", "mvn")
+    state = b"".join(path.read_bytes() for path in sorted(project.iterdir()) if path.is_file())
+    kept = cache_folder(os.environ) / f"compat-{project.name}-{zlib.crc32(state):08x}"
+    if kept.is_dir():
+        return kept
+
+    folder = kept.with_name(f"{kept.name}.{os.getpid()}")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     fetch = ["mvn", "-q", "-B", "-f", str(project / "pom.xml"), *goal]
     sources = map(str, sorted(project.glob("*.java")))
@@ -35,7 +46,12 @@ def build(project: Path, folder: Path) -> Path:
         if words is fetch and done.returncode != 0:
             pytest.skip(f"Maven could not fetch what {project.name} needs: {done.stdout[-500:]}")
         assert done.returncode == 0, done.stderr
-    return folder
+    try:
+        folder.rename(kept)
+    except OSError:
+        # Another process was faster.
+        shutil.rmtree(folder)
+    return kept
 
 
 def free_port() -> int:

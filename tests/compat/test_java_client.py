@@ -18,9 +18,9 @@ RUN_SECONDS_MAX = 60
 
 
 @pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def classes() -> Path:
     """The compiled scenario, beside the client's libraries."""
-    return jvm.build(PROJECT, tmp_path_factory.mktemp("java"))
+    return jvm.build(PROJECT)
 
 
 @pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)

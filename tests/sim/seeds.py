@@ -1,6 +1,6 @@
 """How many seeds a simulation runs, and what it says when one of them fails.
 
-    SIM_SECONDS=3     by default: seeds for so many seconds of the processor, but never too few
+    SIM_SECONDS=1     by default: seeds for so many seconds of the processor, but never too few
     SIM_SEEDS=20000   so many seeds, however long it takes: `make sim`
     SIM_SEED=17       this one alone, again
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 _Result = TypeVar("_Result")
 
-_SECONDS = float(os.environ.get("SIM_SECONDS", "3"))
+_SECONDS = float(os.environ.get("SIM_SECONDS", "1"))
 _SEEDS = int(os.environ.get("SIM_SEEDS", "0"))
 _ALONE = os.environ.get("SIM_SEED")
 
