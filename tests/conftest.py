@@ -7,6 +7,7 @@ by keyword: `node_factory(log_topic_auto_create="false")` sets `DOVETAIL_LOG_TOP
 """
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -41,6 +42,12 @@ def pytest_configure() -> None:
     """Takes as many file handles as the system allows: users often begin with 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 16_384)), hard))
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and what they import stay to the end; no collection looks at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -168,6 +175,17 @@ class RunningNode:
             self._process.stdout.close()
         self._process = None
         return code
+
+
+@contextlib.contextmanager
+def running_node(folder: Path, settings: dict[str, str] | None = None) -> Iterator[RunningNode]:
+    """A node for the time of the block; it is killed in the end."""
+    node = RunningNode(folder, settings or {})
+    try:
+        node.start()
+        yield node
+    finally:
+        node.kill()
 
 
 NodeFactory = Callable[..., RunningNode]

@@ -14,7 +14,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.server import Node
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 
 PARTITIONS = 4
 WAIT_S = 60
@@ -27,10 +27,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         "groups_consumer_heartbeat_interval_ms": "200ms",
         "groups_consumer_session_timeout_ms": "3s",
     }
-    node = RunningNode(tmp_path_factory.mktemp("quick"), settings)
-    node.start()
-    yield node
-    node.kill()
+    with running_node(tmp_path_factory.mktemp("quick"), settings) as node:
+        yield node
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 from tests.compat.server import Node
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 
 WAIT_S = 60
 
@@ -36,10 +36,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         "groups_share_lock_ms": "2s",
         "groups_share_deliveries_max": "3",
     }
-    node = RunningNode(tmp_path_factory.mktemp("quick"), settings)
-    node.start()
-    yield node
-    node.kill()
+    with running_node(tmp_path_factory.mktemp("quick"), settings) as node:
+        yield node
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
 """Kafka Streams on a node: an application that counts words in a store, and dies."""
 
-import time
 import uuid
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from tests.compat import jvm
 from tests.compat.conftest import external
 from tests.compat.drivers.base import wait_for
+from tests.compat.reading import read_messages
 from tests.compat.server import Node, TopicMaker
 
 PARTITIONS = 2
@@ -52,30 +52,9 @@ class Counting:
 
     def counts(self) -> dict[str, int]:
         """The last count of each word that is committed."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": uuid.uuid4().hex,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
-        consumer.assign([TopicPartition(self._topics[1], n, 0) for n in range(PARTITIONS)])
-        found: dict[str, int] = {}
-        ended: set[int] = set()
-        deadline = time.monotonic() + WAIT_S
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline, f"no end after {found}"
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error() is None:
-                found[(message.key() or b"").decode()] = int(message.value() or 0)
-            elif message.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition() or 0)
-        consumer.close()
-        return found
+        topic = self._topics[1]
+        found = read_messages(self._bootstrap, topic, PARTITIONS, "read_committed", wait_s=WAIT_S)
+        return {(one.key() or b"").decode(): int(one.value() or 0) for one in found}
 
     def wait(self, share: float) -> None:
         """Waits until so much of what was written is counted."""

@@ -5,8 +5,6 @@ Green on Apache Kafka too (COMPAT_BOOTSTRAP), but for the ones that kill the nod
 
 import json
 import sys
-import time
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
@@ -23,6 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests import warm_python
 from tests.compat.drivers.base import wait_for
+from tests.compat.reading import read_messages
 from tests.compat.server import Node, TopicMaker
 from tests.compat.test_java_client import classes, run  # noqa: F401 - a fixture
 
@@ -53,30 +51,8 @@ def committed(bootstrap: str, topic: str, partitions: int) -> list[bytes]:
 
 
 def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[bytes]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: list[bytes] = []
-    ended: set[int] = set()
-    deadline = time.monotonic() + WAIT_S
-    while len(ended) < partitions:
-        assert time.monotonic() < deadline, f"{found} and then nothing"
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        if message.error() is None:
-            found.append(message.value() or b"")
-        elif message.error().code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition() or 0)
-    consumer.close()
-    return sorted(found)
+    found = read_messages(bootstrap, topic, partitions, isolation, wait_s=WAIT_S)
+    return sorted(message.value() or b"" for message in found)
 
 
 def send(producer: Producer, topic: str, values: Iterable[bytes], partitions: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 from tests.fuzz.hostile_client import Watch
 
 #: Topics come into being only where a test creates them, so that what is there can be compared;
@@ -14,9 +14,5 @@ _SETTINGS = {"log_topic_auto_create": "false", "kafka_frame_read_ms": "500"}
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     """Closed to strangers, with a known topic."""
-    node = RunningNode(tmp_path_factory.mktemp("listener") / "node", _SETTINGS)
-    node.start()
-    try:
+    with running_node(tmp_path_factory.mktemp("listener") / "node", _SETTINGS) as node:
         yield Watch(node)
-    finally:
-        node.kill()

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.conftest import RunningNode
+from tests.conftest import RunningNode, running_node
 
 from dovetail.console.web.http import ENDPOINTS
 from dovetail.console.web.openapi import document
@@ -43,15 +43,11 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder: Path = tmp_path_factory.mktemp("fuzzed")
-    node = RunningNode(folder / "node", {})
-    node.start()
-    try:
+    with running_node(folder / "node") as node:
         with httpx.Client(base_url=node.http_url) as client:
             client.post("/v1/topics", json={"topic": "0", "partitions": 1})
             client.post("/v1/timelines", json={"timeline": "0"})
         yield node
-    finally:
-        node.kill()
 
 
 # A live stream does not end by itself; tests of its own watch it.

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests import doc_pages
-from tests.conftest import RunningNode
+from tests.conftest import RunningNode, running_node
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
@@ -59,12 +59,8 @@ def node(folder: Path) -> Iterator[RunningNode]:
             settings |= {f"{name}_{key}": str(value) for key, value in values.items()}
     # The name of the page leads nowhere here; the certificate is valid for this machine too.
     settings |= {"kafka_host": "127.0.0.1", "kafka_advertised_host": ""}
-    made = RunningNode(folder / "data", settings)
-    made.start()
-    try:
+    with running_node(folder / "data", settings) as made:
         yield made
-    finally:
-        made.kill()
 
 
 @pytest.fixture(scope="module")

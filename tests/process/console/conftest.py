@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from console_world import ConsoleWorld, a_world, new_outbox
 from playwright.sync_api import Browser, Error, Playwright, sync_playwright
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 from watched_page import WatchedPage, a_page
 
 
@@ -46,13 +46,11 @@ def browser() -> Iterator[Browser]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
     folder = tmp_path_factory.mktemp("console")
     outbox_url = new_outbox(folder)
-    node = RunningNode(folder / "node", {"outbox_database": outbox_url})
-    node.start()
-    try:
-        with a_world(node, outbox_url) as world:
-            yield world
-    finally:
-        node.kill()
+    with (
+        running_node(folder / "node", {"outbox_database": outbox_url}) as node,
+        a_world(node, outbox_url) as world,
+    ):
+        yield world
 
 
 @pytest.fixture(scope="module")

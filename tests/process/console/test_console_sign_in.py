@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tests.conftest import RunningNode
+from tests.conftest import RunningNode, running_node
 from watched_page import WatchedPage, a_page
 
 TOKEN = "a-token-that-nobody-would-guess"
@@ -34,10 +34,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         "security_login": "scram-sha-512",
         "security_admin_password_file": str(folder / "password"),
     }
-    node = RunningNode(folder / "node", settings)
-    node.start()
-    yield node
-    node.kill()
+    with running_node(folder / "node", settings) as node:
+        yield node
 
 
 @pytest.fixture(scope="module")

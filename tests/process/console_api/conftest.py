@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 from tests.console_kit import TOKEN, WAIT_SECONDS_MAX, Site, fill, fill_outbox
 from tests.fake_registry import fake_registry
 
@@ -17,15 +17,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     fill_outbox(outbox)
     with fake_registry() as registry:
         settings = {"outbox_database": outbox, "http_schema_registry": registry}
-        node = RunningNode(folder / "node", settings)
-        node.start()
-        try:
-            with httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client:
-                site = Site(node, client)
-                fill(site)
-                yield site
-        finally:
-            node.kill()
+        with (
+            running_node(folder / "node", settings) as node,
+            httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client,
+        ):
+            site = Site(node, client)
+            fill(site)
+            yield site
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +38,8 @@ def signed_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "client_user": "admin",
         "client_password": "let-the-console-in",
     }
-    node = RunningNode(folder / "node", settings)
-    node.start()
-    try:
-        with httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client:
-            yield Site(node, client)
-    finally:
-        node.kill()
+    with (
+        running_node(folder / "node", settings) as node,
+        httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client,
+    ):
+        yield Site(node, client)

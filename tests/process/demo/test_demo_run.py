@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 from examples.shop.results import FATES
-from tests.conftest import RunningNode
+from tests.conftest import RunningNode, running_node
 from tests.java import need_java
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -84,10 +84,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def kept_node(folder: Path) -> Iterator[RunningNode]:
     """The node of the run, started again on its data."""
-    node = RunningNode(folder / "node", {})
-    node.start()
-    yield node
-    node.kill()
+    with running_node(folder / "node") as node:
+        yield node
 
 
 def check(folder: Path, node: RunningNode) -> "subprocess.CompletedProcess[str]":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import RunningNode
+from tests.conftest import running_node
 from tests.outbox_kit import new_database, new_topic, other_kafka
 
 
@@ -15,12 +15,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given is not None:
         yield given
         return
-    node = RunningNode(tmp_path_factory.mktemp("outbox") / "node", {})
-    node.start()
-    try:
+    with running_node(tmp_path_factory.mktemp("outbox") / "node") as node:
         yield node.bootstrap
-    finally:
-        node.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
-from tests.conftest import RunningNode
+from tests.conftest import RunningNode, running_node
 from tests.outbox_kit import SECONDS_MAX, new_database, pending
 from tests.process.access.certificates import Authority, Certificate
 
@@ -89,10 +89,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         "security_tls_ca": authority.file,
         "security_tls_clients": "required",
     }
-    node = RunningNode(folder / "data", settings)
-    node.start()
-    yield Guarded(node, folder / "data", authority, authority.issue("shop"))
-    node.kill()
+    with running_node(folder / "data", settings) as node:
+        yield Guarded(node, folder / "data", authority, authority.issue("shop"))
 
 
 @pytest.mark.parametrize("codec", CODECS)

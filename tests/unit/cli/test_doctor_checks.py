@@ -53,6 +53,10 @@ def outbox(**changed: object) -> Finding:
     return services.judge_outbox(services.OutboxFact(**fact), idle_ms=500)  # type: ignore[arg-type]
 
 
+def access(*facts: Any) -> Finding:
+    return listener.judge_access(listener.AccessFact(*facts))
+
+
 #: What was judged, the state that is right, a word of the text and a word of the fix.
 JUDGED: list[tuple[Finding, str, str, str]] = [
     (judge_settings("", given=0, files=()), "ok", "all defaults", ""),
@@ -111,54 +115,14 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
     (outbox(dead=2), "warning", "2 dead", "dead list"),
     (outbox(failing=("orders: refused",)), "failed", "orders: refused", "status"),
     (outbox(error="refused"), "failed", "refused", "outbox.database"),
-    (
-        listener.judge_access(listener.AccessFact("127.0.0.1", False, False, False)),
-        "ok",
-        "only this",
-        "",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("localhost", False, False, False)),
-        "ok",
-        "only this",
-        "",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", False, False, False)),
-        "warning",
-        "clear text",
-        "security",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", True, False, False)),
-        "warning",
-        "everything",
-        "login",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", False, True, True)),
-        "warning",
-        "clear text",
-        "tls",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", True, True, True)),
-        "ok",
-        "by access rules",
-        "",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", True, True, False)),
-        "ok",
-        "may do everything",
-        "",
-    ),
-    (
-        listener.judge_access(listener.AccessFact("h", True, True, True, "no key")),
-        "failed",
-        "no key",
-        "tls_key",
-    ),
+    (access("127.0.0.1", False, False, False), "ok", "only this", ""),
+    (access("localhost", False, False, False), "ok", "only this", ""),
+    (access("h", False, False, False), "warning", "clear text", "security"),
+    (access("h", True, False, False), "warning", "everything", "login"),
+    (access("h", False, True, True), "warning", "clear text", "tls"),
+    (access("h", True, True, True), "ok", "by access rules", ""),
+    (access("h", True, True, False), "ok", "may do everything", ""),
+    (access("h", True, True, True, "no key"), "failed", "no key", "tls_key"),
     (
         listener.judge_port(listener.PortFact("HTTP", "http", "h", 1), node_answers=False),
         "ok",
