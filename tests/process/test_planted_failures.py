@@ -68,7 +68,7 @@ from dovetail.storage.placement import Fragment
 from dovetail.stream import Event, SharedStream, StreamSettings, Takeover
 from dovetail.supervision import FAILING_AFTER, Supervisor
 from dovetail.teams.delays import Courier
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import Job
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.master import Master, run_team_masters
 from dovetail.teams.reporter import Reporter
@@ -679,9 +679,9 @@ async def test_jobs_of_a_thread_that_failed_are_done() -> None:
     def use() -> None:
         team = Team("t", _sabotage, concurrency=2, timeout="1s", attempts=3, backoff="5ms")
         with Crew(Pipeline("p", team).stages()[0]) as crew:
-            run_crew(crew, [Job(JobId("0"), b'"plant"')])
+            run_crew(crew, [Job(b"0", b'"plant"')])
             time.sleep(0.5)
-            ended = run_crew(crew, [Job(JobId(str(n)), b'"a"') for n in range(1, 5)])
+            ended = run_crew(crew, [Job(str(n).encode(), b'"a"') for n in range(1, 5)])
         assert [one.result for one in ended if isinstance(one, Done)] == [b'"a"'] * 4
 
     await asyncio.to_thread(use)

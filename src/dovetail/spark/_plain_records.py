@@ -1,13 +1,15 @@
 """Kafka records to Arrow buffers and back, in Python: the reference and fallback of `_records.c`.
 
-Both modules have these four functions, return equal results and raise `ValueError` for the same
+Both modules have these functions, return equal results and raise `ValueError` for the same
 input. A column is a tuple of the buffers of an Arrow array of byte strings: offsets (32 bits,
 native), data, validity bits or None, and the index of its first row; None is a column of nulls.
 """
 
 import struct
 from array import array
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from itertools import pairwise, starmap
+from typing import TypeAlias, TypeVar
 
 from dovetail.kafka.client.partitioner import murmur2
 from dovetail.record_batch import varint
@@ -22,6 +24,9 @@ Decoded: TypeAlias = tuple[int, bytes, bytes, Strings, Strings, Headers | None]
 Column: TypeAlias = tuple[Buffer, Buffer, Buffer | None, int]
 #: list offsets, place of the first list, names, contents.
 HeaderColumn: TypeAlias = tuple[Buffer, int, Column, Column]
+#: The offset of its job, its name, key, value, headers.
+TeamRow: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
+Made = TypeVar("Made")
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -108,6 +113,38 @@ def decode(
         values.close(),
         headers,
     )
+
+
+def objects(
+    sections: list[Section], offset_min: int, offset_end: int, kind: Callable[..., Made]
+) -> list[Made]:
+    """The same records, each made by `kind` (a named tuple) of its offset, time in milliseconds,
+    key, value and headers.
+
+    A name that is not UTF-8 has its bytes replaced; a header without a value has an empty one.
+    """
+    rows, offsets, times, keys, values, headers = decode(sections, offset_min, offset_end, True)
+    assert headers is not None, "they were asked for"
+    ends, names, contents = headers
+    bounds = memoryview(ends).cast("i").tolist()
+    texts = [(name or b"").decode(errors="replace") for name in _cells(names, bounds[-1])]
+    pairs = list(zip(texts, (one or b"" for one in _cells(contents, bounds[-1])), strict=True))
+    lists = [tuple(pairs[start:end]) for start, end in pairwise(bounds)]
+
+    at_ms = [at_us // 1000 for at_us in memoryview(times).cast("q").tolist()]
+    columns = (memoryview(offsets).cast("q").tolist(), at_ms, _cells(keys, rows))
+    return list(starmap(kind, zip(*columns, _cells(values, rows), lists, strict=True)))
+
+
+def _cells(column: Strings, rows: int) -> list[bytes | None]:
+    offsets, data, valid = column
+    bounds = memoryview(offsets).cast("i").tolist()
+    cells: list[bytes | None] = [data[start:end] for start, end in pairwise(bounds)]
+    if valid is not None:
+        for row in range(rows):
+            if not valid[row // 8] >> row % 8 & 1:
+                cells[row] = None
+    return cells
 
 
 def _measure(sections: list[Section]) -> None:
@@ -251,6 +288,39 @@ def _get(column: Column | None, row: int) -> bytes | None:
     if not 0 <= start <= end <= len(data):
         raise ValueError("a value is not in its column")
     return bytes(data[start:end])
+
+
+def encode_rows(
+    rows: Sequence[TeamRow], id_name: bytes, prefix: bytes, rows_max: int, bytes_max: int
+) -> tuple[bytes, int]:
+    """Records of one time, of the rows of a team: of `rows_max` of them, and as many as fit into
+    `bytes_max`, but at least one.
+
+    The first header of each is the row's id: `prefix`, the number of its job, its name. Gives the
+    records and their number.
+    """
+    if not rows or rows_max < 1 or bytes_max < 1:
+        raise ValueError("nothing to encode")
+    made, count = bytearray(), 0
+    for job, name, key, value, headers in rows[:rows_max]:
+        row_id = b"%b%d%b" % (prefix, job, name)
+        pairs = [(id_name, row_id), *((name.encode(), content) for name, content in headers)]
+        record = b"".join(
+            (
+                b"\0\0",
+                varint(count),
+                _with_length(key),
+                _with_length(value),
+                varint(len(pairs)),
+                *(_with_length(part) for pair in pairs for part in pair),
+            )
+        )
+        sized = varint(len(record)) + record
+        if count and len(made) + len(sized) > bytes_max:
+            break
+        made += sized
+        count += 1
+    return bytes(made), count
 
 
 def assign(keys: Column | None, rows: int, partitions: int, first: int, run: int) -> bytes:

@@ -1,4 +1,5 @@
-/* Kafka records to Arrow buffers and back, without a Python object for each record.
+/* Kafka records to Arrow buffers and back, without a Python object for each record; and to
+   objects and back, for teams.
 
    What the functions promise is said in _plain_records.py, which does the same in Python and is
    what the tests hold this against. Every number read from a record is compared with what is left
@@ -483,6 +484,244 @@ out:
     return result;
 }
 
+/* --- Records as objects, and rows of teams. --- */
+
+/* A byte string or, where it may be null, None; a new reference. */
+static PyObject *next_bytes(Cursor *record, int may_be_null) {
+    int64_t length;
+    if (read_number(record, &length) < 0) return NULL;
+    if (length == -1 && may_be_null) Py_RETURN_NONE;
+    if (length < 0 || length > record->end - record->at) {
+        bad(length < 0 ? "a length is negative" : "a field is longer than its record");
+        return NULL;
+    }
+    PyObject *made = PyBytes_FromStringAndSize((const char *)record->at, length);
+    record->at += length;
+    return made;
+}
+
+/* (name, value): a name that is not text is made one, and no value is an empty one. */
+static PyObject *next_header(Cursor *record) {
+    PyObject *pair = NULL, *text = NULL, *name = next_bytes(record, 0);
+    PyObject *value = name ? next_bytes(record, 1) : NULL;
+    if (value == Py_None) Py_SETREF(value, PyBytes_FromStringAndSize(NULL, 0));
+    if (value)
+        text = PyUnicode_DecodeUTF8(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), "replace");
+    if (text) pair = PyTuple_Pack(2, text, value);
+    Py_XDECREF(text);
+    Py_XDECREF(value);
+    Py_XDECREF(name);
+    return pair;
+}
+
+static PyObject *next_headers(Cursor *record) {
+    int64_t count;
+    if (read_number(record, &count) < 0) return NULL;
+    /* A header has two bytes or more: a count that lies does not become memory. */
+    if (count < 0 || count > (record->end - record->at) / 2) {
+        bad(count < 0 ? "a count of headers is negative" : "a number is cut off");
+        return NULL;
+    }
+    PyObject *made = PyTuple_New(count);
+    for (int64_t i = 0; made && i < count; i++) {
+        PyObject *pair = next_header(record);
+        if (pair)
+            PyTuple_SET_ITEM(made, i, pair);
+        else
+            Py_CLEAR(made);
+    }
+    if (made && record->at != record->end) {
+        bad("a record is longer than its fields");
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* One record as an instance of `kind`, a subclass of tuple without fields of its own. */
+static PyObject *object_of(PyTypeObject *kind, Cursor *record, int64_t offset, int64_t at_ms) {
+    PyObject *made = kind->tp_alloc(kind, 5);
+    if (!made) return NULL;
+    PyObject *parts[5] = {PyLong_FromLongLong(offset), PyLong_FromLongLong(at_ms), NULL};
+    int whole = parts[0] && parts[1] && (parts[2] = next_bytes(record, 1)) &&
+                (parts[3] = next_bytes(record, 1)) && (parts[4] = next_headers(record));
+    for (int i = 0; i < 5; i++) PyTuple_SET_ITEM(made, i, parts[i]);
+    if (!whole) Py_CLEAR(made);
+    return made;
+}
+
+static int add_objects(PyObject *made, PyTypeObject *kind, Cursor *section, int64_t count,
+                       int64_t base_offset, int64_t base_ms, int stamped, int64_t stamp_ms,
+                       int64_t offset_min, int64_t offset_end) {
+    for (; count > 0; count--) {
+        int64_t length, time_delta, offset_delta;
+        if (read_number(section, &length) < 0) return -1;
+        if (length < 1 || length > section->end - section->at)
+            return bad("a record is longer than its batch");
+        Cursor record = {section->at + 1, section->at + length};
+        section->at += length;
+        if (read_number(&record, &time_delta) < 0) return -1;
+        if (read_number(&record, &offset_delta) < 0) return -1;
+        if (offset_delta < 0 || offset_delta > INT32_MAX) return bad("an offset is out of range");
+        int64_t offset = base_offset + offset_delta;
+        if (offset < offset_min || offset >= offset_end) continue;
+        int64_t at_us = stamped ? microseconds(stamp_ms, 0) : microseconds(base_ms, time_delta);
+        PyObject *one = object_of(kind, &record, offset, at_us / 1000);
+        if (!one) return -1;
+        int failed = PyList_Append(made, one);
+        Py_DECREF(one);
+        if (failed) return -1;
+    }
+    return section->at == section->end ? 0 : bad("a batch is longer than its records");
+}
+
+static PyObject *objects(PyObject *self, PyObject *args) {
+    PyObject *sections, *made;
+    PyTypeObject *kind;
+    long long offset_min, offset_end, count, base_offset, base_ms, stamp_ms;
+    int64_t rows = 0, bytes = 0;
+    if (!PyArg_ParseTuple(args, "O!LLO!", &PyList_Type, &sections, &offset_min, &offset_end,
+                          &PyType_Type, &kind))
+        return NULL;
+    if (!PyType_IsSubtype(kind, &PyTuple_Type) || kind->tp_basicsize != PyTuple_Type.tp_basicsize)
+        return PyErr_Format(PyExc_TypeError, "a record is made as a named tuple");
+    if (measure(sections, &rows, &bytes) < 0 || !(made = PyList_New(0))) return NULL;
+    for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(sections); i++) {
+        Py_buffer data;
+        int stamped;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(sections, i), "y*LLLpL", &data, &count, &base_offset,
+                              &base_ms, &stamped, &stamp_ms)) {
+            Py_CLEAR(made);
+            break;
+        }
+        Cursor section = {data.buf, (const uint8_t *)data.buf + data.len};
+        if (add_objects(made, kind, &section, count, base_offset, base_ms, stamped, stamp_ms,
+                        offset_min, offset_end) < 0)
+            Py_CLEAR(made);
+        PyBuffer_Release(&data);
+    }
+    return made;
+}
+
+/* Bytes that are given as an object, or none; -1 bytes for None. */
+static int bytes_in(PyObject *given, int may_be_none, const uint8_t **bytes, int64_t *length) {
+    *bytes = NULL;
+    *length = -1;
+    if (given == Py_None && may_be_none) return 0;
+    if (!PyBytes_Check(given)) return bad("a field of a row is not bytes");
+    *bytes = (const uint8_t *)PyBytes_AS_STRING(given);
+    *length = PyBytes_GET_SIZE(given);
+    return 0;
+}
+
+static int64_t sized(int64_t length) { return number_size(length) + (length > 0 ? length : 0); }
+
+/* One row of a team, taken apart: job, name, key, value, headers. */
+typedef struct {
+    char id[24];
+    int id_size;
+    const uint8_t *name, *key, *value;
+    int64_t name_size, key_size, value_size;
+    PyObject *headers;
+} TeamRow;
+
+static int row_open(TeamRow *row, PyObject *given) {
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 5) return bad("a row has five fields");
+    long long job = PyLong_AsLongLong(PyTuple_GET_ITEM(given, 0));
+    if (job == -1 && PyErr_Occurred()) return -1;
+    row->id_size = PyOS_snprintf(row->id, sizeof row->id, "%lld", job);
+    row->headers = PyTuple_GET_ITEM(given, 4);
+    if (!PyTuple_Check(row->headers)) return bad("headers are a tuple");
+    if (bytes_in(PyTuple_GET_ITEM(given, 1), 0, &row->name, &row->name_size) < 0) return -1;
+    if (bytes_in(PyTuple_GET_ITEM(given, 2), 1, &row->key, &row->key_size) < 0) return -1;
+    return bytes_in(PyTuple_GET_ITEM(given, 3), 1, &row->value, &row->value_size);
+}
+
+static int header_open(PyObject *pair, const uint8_t **name, int64_t *name_size,
+                       const uint8_t **value, int64_t *value_size) {
+    Py_ssize_t length;
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) return bad("a header is a pair");
+    *name = (const uint8_t *)PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(pair, 0), &length);
+    if (!*name) return -1;
+    *name_size = length;
+    return bytes_in(PyTuple_GET_ITEM(pair, 1), 0, value, value_size);
+}
+
+static int64_t row_size(const TeamRow *row, int64_t first_size, int64_t count) {
+    Py_ssize_t headers = PyTuple_GET_SIZE(row->headers);
+    int64_t length = 2 + number_size(count) + sized(row->key_size) + sized(row->value_size) +
+                     number_size(headers + 1) + first_size;
+    for (Py_ssize_t i = 0; i < headers; i++) {
+        const uint8_t *name, *value;
+        int64_t name_size, value_size;
+        if (header_open(PyTuple_GET_ITEM(row->headers, i), &name, &name_size, &value,
+                        &value_size) < 0)
+            return -1;
+        length += sized(name_size) + sized(value_size);
+    }
+    return length;
+}
+
+static void put_row(uint8_t *at, const TeamRow *row, const Py_buffer *id_name,
+                    const Py_buffer *prefix, int64_t length, int64_t count) {
+    at = put_number(at, length);
+    *at++ = 0;
+    *at++ = 0;
+    at = put_number(at, count);
+    at = put_bytes(at, row->key, row->key_size);
+    at = put_bytes(at, row->value, row->value_size);
+    at = put_number(at, PyTuple_GET_SIZE(row->headers) + 1);
+    at = put_bytes(at, id_name->buf, id_name->len);
+    at = put_number(at, prefix->len + row->id_size + row->name_size);
+    memcpy(at, prefix->buf, prefix->len);
+    memcpy(at + prefix->len, row->id, row->id_size);
+    memcpy(at + prefix->len + row->id_size, row->name, row->name_size);
+    at += prefix->len + row->id_size + row->name_size;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(row->headers); i++) {
+        const uint8_t *name, *value;
+        int64_t name_size, value_size;
+        header_open(PyTuple_GET_ITEM(row->headers, i), &name, &name_size, &value, &value_size);
+        at = put_bytes(at, name, name_size);
+        at = put_bytes(at, value, value_size);
+    }
+}
+
+static PyObject *encode_rows(PyObject *self, PyObject *args) {
+    PyObject *rows, *made = NULL, *result = NULL;
+    Py_buffer id_name, prefix;
+    Py_ssize_t rows_max, bytes_max;
+    int64_t used = 0, room = 0, count = 0;
+    if (!PyArg_ParseTuple(args, "O!y*y*nn", &PyList_Type, &rows, &id_name, &prefix, &rows_max,
+                          &bytes_max))
+        return NULL;
+    if (PyList_GET_SIZE(rows) < 1 || rows_max < 1 || bytes_max < 1) {
+        bad("nothing to encode");
+        goto out;
+    }
+    for (; count < PyList_GET_SIZE(rows) && count < rows_max; count++) {
+        TeamRow row;
+        if (row_open(&row, PyList_GET_ITEM(rows, count)) < 0) goto out;
+        int64_t id_size = sized(prefix.len + row.id_size + row.name_size);
+        int64_t length = row_size(&row, sized(id_name.len) + id_size, count);
+        if (length < 0) goto out;
+        int64_t size = number_size(length) + length;
+        if (count && used + size > bytes_max) break;
+        if (used + size > room) {
+            room = (used + size) * 2;
+            if (made ? _PyBytes_Resize(&made, room) < 0
+                     : !(made = PyBytes_FromStringAndSize(NULL, room)))
+                goto out;
+        }
+        put_row((uint8_t *)PyBytes_AS_STRING(made) + used, &row, &id_name, &prefix, length, count);
+        used += size;
+    }
+    if (_PyBytes_Resize(&made, used) == 0) result = Py_BuildValue("OL", made, (long long)count);
+out:
+    Py_XDECREF(made);
+    PyBuffer_Release(&id_name);
+    PyBuffer_Release(&prefix);
+    return result;
+}
+
 static uint32_t murmur2(const uint8_t *data, int64_t length) {
     const uint32_t m = 0x5bd1e995;
     uint32_t hash = 0x9747b28cu ^ (uint32_t)length;
@@ -568,6 +807,8 @@ out:
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, "Sections of records to the buffers of Arrow columns."},
     {"encode", encode, METH_VARARGS, "Rows of Arrow columns to a section of records."},
+    {"objects", objects, METH_VARARGS, "Sections of records to named tuples."},
+    {"encode_rows", encode_rows, METH_VARARGS, "Rows of a team to a section of records."},
     {"assign", assign, METH_VARARGS, "The partition of each row, by its key."},
     {"group", group, METH_VARARGS, "Rows in order of their partitions."},
     {"murmur2", hash_of, METH_O, "The hash of a key by which Kafka's clients choose a partition."},

@@ -12,5 +12,11 @@ from dovetail.spark._plain_records import (
     encode as encode,
 )
 from dovetail.spark._plain_records import (
+    encode_rows as encode_rows,
+)
+from dovetail.spark._plain_records import (
     group as group,
+)
+from dovetail.spark._plain_records import (
+    objects as objects,
 )

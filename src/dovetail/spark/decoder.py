@@ -10,6 +10,7 @@ Kafka allows, is left for the next fetch.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -117,9 +118,16 @@ def decoded(
     """The records in range as the buffers of columns, control records left out. Raises
     `InvalidBatch`."""
     wanted = [batch for batch in batches if not batch.control]
-    try:
+    with refused(wanted, partition, offset_min):
         sections = [batch.section() for batch in wanted]
         return records.decode(sections, offset_min, offset_end, with_headers)
+
+
+@contextmanager
+def refused(wanted: list[BatchView], partition: Partition, offset_min: int) -> Iterator[None]:
+    """Names the place of malformed records. Raises `InvalidBatch`."""
+    try:
+        yield
     except ValueError as error:
         first = wanted[0].base_offset if wanted else offset_min
         raise InvalidBatch(

@@ -17,13 +17,25 @@ try:
 except ImportError:
     COMPILED = False
     decode, encode = plain.decode, plain.encode
+    objects, encode_rows = plain.objects, plain.encode_rows
     assign, group, murmur2 = plain.assign, plain.group, partitioner.murmur2
 else:
     COMPILED = True
     decode, encode = _records.decode, _records.encode
+    objects, encode_rows = _records.objects, _records.encode_rows
     assign, group, murmur2 = _records.assign, _records.group, _records.murmur2
 
-__all__ = ["COMPILED", "assign", "decode", "encode", "group", "murmur2", "warn_if_plain"]
+__all__ = [
+    "COMPILED",
+    "assign",
+    "decode",
+    "encode",
+    "encode_rows",
+    "group",
+    "murmur2",
+    "objects",
+    "warn_if_plain",
+]
 
 _log = get_logger("spark")
 

@@ -68,7 +68,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     A struct, not a dataclass: one is made for each record, in a third of the time.
     """
 
-    id: JobId
+    #: The key of its record.
+    key: bytes
     payload: bytes
     parent: JobId | None = None
     attempts: int = 0
@@ -82,9 +83,9 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     foreign: tuple[Header, ...] = ()
 
     @property
-    def key(self) -> bytes:
-        """The key of its record."""
-        return key_of(self.id)
+    def id(self) -> JobId:
+        """Its key as text."""
+        return id_of(self.key)
 
     @property
     def identity(self) -> Identity:
@@ -157,13 +158,13 @@ def job_of(
     Malformed headers count as absent: a foreign producer must not stop a partition.
     """
     payload = value if value is not None else b""
-    identity = JobId(place) if key is None else id_of(key)
+    named = place.encode() if key is None else key
     if not headers:
-        return Job(identity, payload)
+        return Job(named, payload)
     known = dict(headers)
     parent, trace = known.get(PARENT), known.get(TRACEPARENT)
     return Job(
-        id=identity,
+        key=named,
         payload=payload,
         parent=id_of(parent) if parent and len(parent) <= PARENT_BYTES_MAX else None,
         attempts=number_in(known.get(ATTEMPTS)),

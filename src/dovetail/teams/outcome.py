@@ -47,7 +47,7 @@ REASON_CHARACTERS_MAX = 1_000
 TRACEBACK_CHARACTERS_MAX = 8_000
 #: Kafka's message.max.bytes is 1,048,588 for a batch; keys, headers and framing need the rest.
 RECORD_BYTES_MAX = 1_000_000
-_BATCH_BYTES_MAX = 1_048_588
+BATCH_BYTES_MAX = 1_048_588
 #: So much of a key and a parent's id always has room beside a payload.
 MARKS_BYTES_MAX = 24 * 1024
 #: What frames a batch of one record, and each of its headers, at most.
@@ -140,7 +140,7 @@ def room_beside(job: Job, headers: Iterable[Header]) -> int:
     fit themselves."""
     used = sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers)
     beside = _FRAME_BYTES + len(REASON) + _HEADER_BYTES
-    return _BATCH_BYTES_MAX - beside - len(job.key) - len(job.payload) - used
+    return BATCH_BYTES_MAX - beside - len(job.key) - len(job.payload) - used
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def work(record: tuple[bytes, bytes, list[tuple[str, bytes]]], traced: Any) -> J
         with Crew(stage, traced=traced) as crew:
             (done,) = run_crew(crew, [given])
             assert isinstance(done, Done), done
-            given = Job(done.job.id, done.result, traceparent=done.job.traceparent)
+            given = Job(done.job.key, done.result, traceparent=done.job.traceparent)
     return given
 
 

@@ -23,7 +23,7 @@ from tests.crew_run import run_crew
 
 from dovetail.errors import InvalidInput
 from dovetail.teams.context import JobContext
-from dovetail.teams.envelope import Job, JobId, job_of, key_of
+from dovetail.teams.envelope import Job, job_of
 from dovetail.teams.graph import Pipeline, Stage
 from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
@@ -50,7 +50,7 @@ def worker_of(function: Callable[..., Any], **more: Any) -> Worker:
 
 
 def jobs(*payloads: str) -> list[Job]:
-    return [Job(JobId(str(n)), text.encode()) for n, text in enumerate(payloads)]
+    return [Job(str(n).encode(), text.encode()) for n, text in enumerate(payloads)]
 
 
 def run(function: Callable[..., Any], *payloads: str, **more: Any) -> list[Ended]:
@@ -103,7 +103,7 @@ def test_a_binary_key_goes_through_a_worker_unchanged() -> None:
 
     done = [one for one in ended if isinstance(one, Done)]
     assert [one.job.key for one in done] == keys
-    assert [[key_of(forward.id) for forward in one.forwards] for one in done] == [[k] for k in keys]
+    assert [[forward.key for forward in one.forwards] for one in done] == [[k] for k in keys]
 
 
 def test_a_function_has_python_s_usual_collector() -> None:
@@ -375,11 +375,11 @@ def test_a_burst_behind_stuck_jobs_gets_processes_at_once() -> None:
 
     with worker_of(work, timeout="1h") as worker:
         for number in range(4):
-            worker.add(number, Job(JobId(str(number)), b"1"))
+            worker.add(number, Job(str(number).encode(), b"1"))
         while worker._stuck(time.monotonic()) < 4:
             worker.step(time.monotonic())
         for number in range(4, 20):
-            worker.add(number, Job(JobId(str(number)), b"1"))
+            worker.add(number, Job(str(number).encode(), b"1"))
         worker.step(time.monotonic())
         assert len(worker._workers) == 8
 
@@ -407,7 +407,7 @@ def test_what_follows_from_a_stored_result_is_made_without_the_function() -> Non
     first.pipe_to(second, transform=lambda result: result * 2)
     stage = Pipeline("p", first, second).stages()[0]
     with Worker(stage) as worker:
-        worker.add(7, Job(JobId("a"), b"5"), stored=True)
+        worker.add(7, Job(b"a", b"5"), stored=True)
         [fresh, again] = worker.run(jobs("1"))
     assert isinstance(fresh, Done)
     assert isinstance(again, Done)
@@ -464,10 +464,10 @@ def test_connectors_run_where_the_function_runs() -> None:
         "2": FailureKind.CRASH,
     }
     assert [
-        (one.forwards[0].target, one.forwards[0].id, one.forwards[0].payload)
+        (one.forwards[0].target, one.forwards[0].key, one.forwards[0].payload)
         for one in ended
         if isinstance(one, Done)
-    ] == [("h", "0", b"1"), ("l", "3", b"\x07")]
+    ] == [("h", b"0", b"1"), ("l", b"3", b"\x07")]
 
 
 def test_a_worker_ends_with_its_parent() -> None:
@@ -655,7 +655,7 @@ def test_many_jobs_that_never_end_hold_up_no_other(monkeypatch: pytest.MonkeyPat
         before = len(crew._workers)
         assert before > crew_module.WORKERS_ANYWAY
         for number in range(50, 50 + before):
-            crew.add(number, Job(JobId(str(number)), b"1"))
+            crew.add(number, Job(str(number).encode(), b"1"))
         for _ in range(10):
             crew.step(time.monotonic())
             time.sleep(0.02)

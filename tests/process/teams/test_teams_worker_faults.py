@@ -12,7 +12,7 @@ import pytest
 from tests.crew_run import run_crew
 
 from dovetail.teams.context import JobContext
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import Job
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import DeadLetter, FailureKind
 from dovetail.teams.team import Team
@@ -32,7 +32,7 @@ def crew_of(function: Callable[..., Any], **more: Any) -> Crew:
 
 
 def jobs(*payloads: bytes) -> list[Job]:
-    return [Job(JobId(str(n)), payload) for n, payload in enumerate(payloads)]
+    return [Job(str(n).encode(), payload) for n, payload in enumerate(payloads)]
 
 
 def kinds(ended: list[Ended]) -> list[FailureKind | None]:

@@ -45,7 +45,7 @@ BATCH_BYTES = 1_048_588
 
 jobs = st.builds(
     Job,
-    id=st.text(min_size=1).map(JobId),
+    key=st.binary(min_size=1),
     payload=st.binary(),
     parent=st.none() | st.text(min_size=1).map(JobId),
     attempts=st.integers(0, 10**6),
@@ -63,7 +63,7 @@ def test_a_job_comes_back_from_its_record(job: Job) -> None:
 
 def test_a_plain_job_has_no_headers_and_a_record_without_key_an_id() -> None:
     """T4: the place of a record is its id if nobody gave one, and stays the same."""
-    assert Job(JobId("a"), b"1").headers() == []
+    assert Job(b"a", b"1").headers() == []
     job = job_of(place=place_of("t", 3, 17), key=None, value=None)
     assert (job.id, job.payload) == ("t-3-17", b"")
 
@@ -78,7 +78,7 @@ def test_binary_keys_stay_as_they_are(lives: list[tuple[bytes, int]]) -> None:
     assert [job.key for job in made] == [key for key, _ in lives]
     assert len({job.identity for job in made}) == len(lives)
 
-    children = [Job(JobId("c"), b"", parent=job.id) for job in made if job.id]
+    children = [Job(b"c", b"", parent=job.id) for job in made if job.id]
     for child in children:
         again = job_of(place="x", key=b"c", value=b"", headers=child.headers())
         assert again.parent == child.parent
@@ -107,7 +107,7 @@ def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
 
 def test_a_retried_job_is_no_repetition() -> None:
     """T4, T12: the second life of an id is told from the first coming twice."""
-    first = Job(JobId("a"), b"job", parent=JobId("p"))
+    first = Job(b"a", b"job", parent=JobId("p"))
     later = Postponed(first, "why", 1, 5).next_job(since_ms=9)
     assert first.identity == b"a"
     assert later.identity != first.identity
@@ -126,14 +126,14 @@ def test_ids_from_outside_are_bounded() -> None:
 def test_a_dead_letter_is_bounded_and_holds_the_job() -> None:
     """T5: whatever was raised, the letter can be written, and the job copied back."""
     failure = Failure(FailureKind.TIMEOUT, "r" * 10**6, "t" * 10**6)
-    letter = DeadLetter(Job(JobId("a"), b"job", parent=JobId("p")), failure, attempts=3)
+    letter = DeadLetter(Job(b"a", b"job", parent=JobId("p")), failure, attempts=3)
     read = outcome_of("team", dead=True, place="", key=b"a", value=b"job", headers=letter.headers())
     assert read.failure is not None
     assert (read.id, read.parent, read.payload, read.attempts) == ("a", "p", b"job", 3)
     assert read.failure.kind is FailureKind.TIMEOUT
     assert len(read.failure.reason) == 1000
     assert len(read.failure.traceback) <= TRACEBACK_CHARACTERS_MAX + 4
-    full = DeadLetter(Job(JobId("a"), b"x" * RECORD_BYTES_MAX), failure, 1)
+    full = DeadLetter(Job(b"a", b"x" * RECORD_BYTES_MAX), failure, 1)
     assert sum(len(value) for _, value in full.headers()) < 2_000
 
 

@@ -45,15 +45,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from operator import itemgetter
 
 import msgspec
 
-from dovetail.errors import DovetailError, Uncertain
+from dovetail.errors import BatchTooLarge, DovetailError, Uncertain
 from dovetail.kafka.client.client import Partition, name_of
 from dovetail.kafka.client.producer import EncodedBatch
 from dovetail.record_batch import HEADER_BYTES, SEQUENCE_END
 from dovetail.spark.decoder import BatchView
-from dovetail.teams.chains.rows import OUTCOME, Row, decode_rows, encode_rows
+from dovetail.teams.chains.rows import BATCH_BYTES, OUTCOME, Row, decode_rows, encode_rows
 from dovetail.teams.chains.snapshot import Entry, Snapshot
 
 #: Brokers forget a producer after a day without a batch; an hour is far from that.
@@ -66,6 +67,7 @@ STILL_S_MAX = 60.0
 TRUST_MS = 24 * 3_600_000
 #: Rows of jobs that ended are dropped from memory when there are so many.
 _KNOWN_MAX = 10_000
+_job_of = itemgetter(0)
 
 
 class ChainBroken(DovetailError):
@@ -135,6 +137,8 @@ class _View:
     rows: dict[int, set[bytes]] = field(default_factory=dict)
     #: Since when refusals have shown nothing new.
     refused_since_s: float | None = None
+    #: Of the records of a batch; less where the topic takes less.
+    bytes_max: int = BATCH_BYTES
 
 
 class _Job(msgspec.Struct, gc=False):
@@ -268,6 +272,9 @@ class Chain:
         if one is None or one.open is not None:
             return
         assert one.stored, "only stored outcomes have follow-ups"
+        if not follows:
+            self._end(job)
+            return
         one.open = set()
         for place, row in follows:
             view = self._views[place]
@@ -304,10 +311,10 @@ class Chain:
                 producer_id=self._producer_id,
                 sequence=view.next,
                 now_ms=now_ms,
+                bytes_max=view.bytes_max,
             )
             view.sent, view.sent_batch = rows[: batch.count], batch
-            for row in view.sent:
-                del view.waiting[row.job, row.name]
+            view.waiting = {(row.job, row.name): row for row in rows[batch.count :]}
             view.state, view.began_s = _State.SENT, now_s
             effects.append(Send(place, batch, view.known_at_s + AGE_S_MAX))
         return effects
@@ -332,6 +339,22 @@ class Chain:
             view.refused_since_s = now_s
         elif now_s - view.refused_since_s > STILL_S_MAX:
             raise Uncertain(f"{reason}; nothing new can be read for {STILL_S_MAX:g} s")
+        return [self._read(place, now_s)]
+
+    def on_too_large(self, place: Partition, *, reason: str, now_s: float) -> list[Effect]:
+        """The topic takes no batch of that size: its rows are sent in smaller ones.
+
+        Raises `BatchTooLarge` about a single row.
+        """
+        view = self._views[place]
+        if view.sent_batch is not None and view.sent_batch.count == 1:
+            [row] = view.sent
+            raise BatchTooLarge(
+                f"{reason}: job {row.job} makes a record of {len(view.sent_batch.data)} bytes "
+                f"there. Raise max.message.bytes of topic {place[0]!r}"
+            )
+        if view.sent_batch is not None:
+            view.bytes_max = max(1, (len(view.sent_batch.data) - HEADER_BYTES) // 2)
         return [self._read(place, now_s)]
 
     def on_read(
@@ -390,7 +413,7 @@ class Chain:
         own = view.sent_batch is not None and _same_records(view.sent_batch, batch)
         rows = view.sent if own else decode_rows(batch, place)
         view.refused_since_s = None
-        highest = max(row.job for row in rows)
+        highest = max(map(_job_of, rows))
         view.batches.append((batch.base_offset, batch.base_sequence, highest))
         view.next = (view.next + batch.record_count) % SEQUENCE_END
         view.seen = batch.offset_end
@@ -414,9 +437,10 @@ class Chain:
         if job.stored:
             return []
         job.stored = True
-        view.waiting.pop((row.job, OUTCOME), None)
+        if view.waiting:
+            view.waiting.pop((row.job, OUTCOME), None)
         own, job.outcome = job.outcome, row
-        if own is not None and own.says_the_same(row):
+        if own is row or (own is not None and own.says_the_same(row)):
             self.follow(row.job, job.follows)
             return []
         # Another attempt decided; what follows is made of what it stored.
@@ -449,8 +473,11 @@ class Chain:
 
     def _end_if_done(self, number: int, job: _Job) -> None:
         if job.open is not None and not job.open:
-            del self._jobs[number]
-            self.ended.append(number)
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        del self._jobs[number]
+        self.ended.append(number)
 
 
 def _same_records(sent: EncodedBatch, stored: BatchView) -> bool:

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 
 from dovetail.errors import (
+    BatchTooLarge,
     DovetailError,
     OffsetOutOfRange,
     ProtocolViolation,
@@ -98,6 +99,10 @@ class Lane:
                 return self._sent_answer() if self._header else self._read_answer()
             if now_s >= self._answer_by_s:
                 raise Unavailable(f"{name_of(self._place)}: no answer in time")
+        except BatchTooLarge as error:
+            return self._ended(
+                self._chain.on_too_large(self._place, reason=str(error), now_s=now_s)
+            )
         except (Unavailable, Uncertain, ProtocolViolation, SequenceGap) as error:
             return self._failed(now_s, error)
         return []

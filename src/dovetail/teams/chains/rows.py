@@ -6,12 +6,11 @@ name together are the row's id, in the header `dovetail-id`: `<input partition>-
 job><name>`. An attempt that reads a row back knows from its id which job it belongs to, whichever
 attempt wrote it.
 
-The compiled encoder of Spark's tables encodes rows, whole batches at a time.
+Compiled code encodes rows, whole batches at a time.
 """
 
 import re
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dovetail.errors import InvalidBatch
@@ -21,7 +20,7 @@ from dovetail.record_batch import SEQUENCE_END, seal
 from dovetail.spark import records
 from dovetail.spark.decoder import BatchView
 from dovetail.spark.exactly_once import ID_HEADER
-from dovetail.spark.objects import column_of, found_in, headers_column_of
+from dovetail.spark.objects import found_in
 from dovetail.teams.envelope import Header
 
 #: Of a record batch; brokers take 1 MiB by default, with a header of 61 bytes.
@@ -29,6 +28,7 @@ BATCH_BYTES = 950_000
 #: Rows encoded at once; more gain nothing, and each is compared when it is read back.
 BATCH_ROWS = 10_000
 
+_ID_NAME = ID_HEADER.encode()
 OUTCOME, DEAD, POSTPONED_LIFE, GATHERED = b"", b"!", b"~", b"+"
 
 #: The input partition and the offset in an id; the name follows.
@@ -56,31 +56,25 @@ def follow_name(number: int) -> bytes:
 
 
 def encode_rows(
-    rows: Sequence[Row], *, partition: int, producer_id: int, sequence: int, now_ms: int
+    rows: list[Row],
+    *,
+    partition: int,
+    producer_id: int,
+    sequence: int,
+    now_ms: int,
+    bytes_max: int = BATCH_BYTES,
 ) -> EncodedBatch:
-    """One batch of as many of the rows as fit, in order; `partition` is that of the input.
+    """One batch of as many of the rows as fit, in order, and of one at least; `partition` is that
+    of the input.
 
     They have the time of now and never the job's: brokers forget producers by it.
     """
-    given = _first(rows)
-    lists = [
-        ((ID_HEADER, b"%d-%d%b" % (partition, row.job, row.name)), *row.headers) for row in given
-    ]
-    body, count, base_ms, ms_max = records.encode(
-        column_of([row.key for row in given]),
-        column_of([row.value for row in given]),
-        headers_column_of(lists),
-        None,
-        now_ms,
-        array("i", range(len(given))).tobytes(),
-        0,
-        BATCH_BYTES,
-    )
+    body, count = records.encode_rows(rows, _ID_NAME, b"%d-" % partition, BATCH_ROWS, bytes_max)
     data = seal(
         body,
         count,
-        base_timestamp=base_ms,
-        timestamp_max=ms_max,
+        base_timestamp=now_ms,
+        timestamp_max=now_ms,
         producer_id=producer_id,
         producer_epoch=0,
         sequence=sequence % SEQUENCE_END,
@@ -88,14 +82,9 @@ def encode_rows(
     return EncodedBatch(data, sequence, count)
 
 
-def _first(rows: Sequence[Row]) -> Sequence[Row]:
-    """At least as many of the rows as fit into a batch, and not many more."""
-    size = 0
-    for number, row in enumerate(rows[:BATCH_ROWS]):
-        size += len(row.key) + len(row.value or b"")
-        if size > BATCH_BYTES:
-            return rows[: number + 1]
-    return rows[:BATCH_ROWS]
+def batch_bytes(row: Row) -> int:
+    """The size of a batch that holds this row alone."""
+    return len(encode_rows([row], partition=2**31, producer_id=0, sequence=0, now_ms=0).data)
 
 
 def decode_rows(batch: BatchView, place: Partition) -> list[Row]:

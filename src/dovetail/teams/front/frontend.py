@@ -31,7 +31,7 @@ from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, Partition, client_of
 from dovetail.kafka.client.librdkafka import meaning_of
 from dovetail.teams.cancelling import cancel
-from dovetail.teams.envelope import ATTEMPTS, Job, JobId, checked_id
+from dovetail.teams.envelope import ATTEMPTS, Job, JobId, checked_id, key_of
 from dovetail.teams.front.outcome_reader import Reader, ends_of, headers_of, since, window
 from dovetail.teams.front.repetition import first_accepted
 from dovetail.teams.front.submitted import Submitted
@@ -142,7 +142,7 @@ class FrontEnd:
             for name, one in self._pipeline.teams.items()
             if self._pipeline.topics(name).input == job.place[0]
         )
-        key = Job(job.id, b"").key
+        key = key_of(job.id)
 
         def look(since_ms: int, below: int) -> Iterator[tuple[int, int]]:
             records = window(self._brokers, job.place, since_ms=since_ms, below=below)
@@ -384,4 +384,4 @@ def _job(
             "elsewhere and submit a reference to it"
         )
     name = JobId(uuid.uuid4().hex) if job_id is None else checked_id(job_id)
-    return Job(name, payload, traceparent=trace)
+    return Job(key_of(name), payload, traceparent=trace)

@@ -10,7 +10,7 @@ beginning asks the broker and waits for its answers.
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ from dovetail.teams.tasks.tail import Tail
 
 #: Outcomes wait so long for others before they are written.
 GATHER_S = 0.001
+#: So long while there are so many jobs in hand: each of them waits longer than that for its turn.
+_GATHER_MANY_S, _MANY = 0.010, 1_000
 #: A snapshot is committed so often while there is work, and soon after the last job has ended.
 _SNAPSHOT_S, _SNAPSHOT_IDLE_S = 1.0, 0.1
 #: Committed positions expire at the broker; they are renewed before.
@@ -104,8 +106,8 @@ class Attempt(ABC):
         """Makes what follows from an outcome that another attempt stored."""
 
     @abstractmethod
-    def forget(self, offset: int) -> None:
-        """A job has ended, with all that follows from it."""
+    def forget(self, offsets: Collection[int]) -> None:
+        """Jobs have ended, with all that follows from them."""
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -266,7 +268,8 @@ class Attempt(ABC):
             self._send_at_s = None
             return
         if self._send_at_s is None:
-            self._send_at_s = now_s + GATHER_S
+            many = self._chain.in_hand >= _MANY
+            self._send_at_s = now_s + (_GATHER_MANY_S if many else GATHER_S)
         elif now_s >= self._send_at_s:
             self._send_at_s = None
             self.do(self._chain.send(now_s=now_s, now_ms=now_ms()))
@@ -274,8 +277,7 @@ class Attempt(ABC):
     def _forget_ended(self, now_s: float) -> None:
         while self._chain.ended:
             ended, self._chain.ended = self._chain.ended, []
-            for offset in ended:
-                self.forget(offset)
+            self.forget(ended)
             self._moved_at_s = now_s
 
     # --- snapshots -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 code of the user runs here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dovetail.kafka.client.client import KafkaClient, Partition
@@ -45,9 +45,10 @@ class Gathering(Attempt):
     def follow_stored(self, outcome: Row) -> None:
         self._chain.follow(outcome.job, ())
 
-    def forget(self, offset: int) -> None:
-        for other in self._groups.end(offset):
-            self._chain.release(other)
+    def forget(self, offsets: Collection[int]) -> None:
+        for offset in offsets:
+            for other in self._groups.end(offset):
+                self._chain.release(other)
 
     def _read(self, fetched: Fetched, position: int) -> None:
         if fetched.batches:

@@ -8,7 +8,7 @@ number of partitions of each topic that its follow-ups go to, so that a topic th
 does not lead one of them to a second place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dovetail.kafka.client.client import Partition
 from dovetail.spark.records import murmur2
@@ -19,10 +19,11 @@ from dovetail.teams.chains.rows import (
     OUTCOME,
     POSTPONED_LIFE,
     Row,
+    batch_bytes,
     follow_name,
 )
 from dovetail.teams.connectors import is_opening
-from dovetail.teams.envelope import ITEM, TO, Header, Item, Job, job_of, key_of, number_in
+from dovetail.teams.envelope import ITEM, TO, Header, Item, Job, job_of, number_in
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import (
     KIND,
@@ -62,20 +63,22 @@ def outcome_row(
     now_ms: int,
 ) -> Placed:
     """The outcome of a job, and the partition of the results topic that it goes to."""
+    place, key = (stage.topics.results, partition_of(job.key, results)), job.key
     if isinstance(ended, Done):
         value, headers = ended.result, ended.job.marks()
+        if stage.gather is None and not ended.forwards:
+            return place, Row(offset, OUTCOME, key, value, tuple(headers))
     elif isinstance(ended, Postponed):
         # Empty and not absent: a failure mark has no value.
         value, headers = b"", ended.headers()
     else:
         value, headers = None, ended.mark()
-    key, topics = job.key, _topics(stage, job, ended)
+    topics = _topics(stage, job, ended)
     if topics:
         text = " ".join(f"{topic}={counts[topic]}" for topic in topics)
         headers = [*headers, (PARTITIONS, text.encode())]
     if topics and isinstance(ended, Done) and any(one.item for one in ended.forwards):
         headers = [*headers, (SPRAYED, b"%d" % now_ms)]
-    place = (stage.topics.results, partition_of(key, results))
     return place, Row(offset, OUTCOME, key, value, tuple(headers))
 
 
@@ -99,21 +102,21 @@ def follow_rows(
 
     rows = gathered
     for number, forward in enumerate(ended.forwards):
-        parent = job.id if forward.id != job.id else job.parent
+        parent = job.id if forward.key != job.key else job.parent
         target = stage.targets[forward.target]
         topic = target.input_topic
         item = b""
         if forward.item:
             item = f"{forward.item}/{now_ms + target.gather_within_ms}".encode()
         if is_opening(forward.item):
-            opening = Row(offset, follow_name(number), key_of(forward.id), b"", ((ITEM, item),))
+            opening = Row(offset, follow_name(number), forward.key, b"", ((ITEM, item),))
             rows.append(_placed(target.gather_topic, opening, counts))
             continue
         due_ms = forward.after_ms and now_ms + forward.after_ms
         trace = ended.job.traceparent
         since_ms = now_ms if due_ms else 0
         next_job = Job(
-            forward.id, forward.payload, parent, 0, due_ms, trace, since_ms, item or None
+            forward.key, forward.payload, parent, 0, due_ms, trace, since_ms, item or None
         )
         headers = tuple(next_job.headers())
         if due_ms:
@@ -139,6 +142,18 @@ def _gathered(
         failure = ended.failure.bounded()
         headers = (*headers, (KIND, failure.kind.encode()), (REASON, failure.reason.encode()))
     return [_placed(stage.gather.topic, Row(offset, GATHERED, item.base, value, headers), counts)]
+
+
+def too_large(rows: Iterable[Placed], limits: Mapping[str, int]) -> str:
+    """Why a topic would not take one of the rows, as far as its limit is known; else nothing."""
+    for (topic, _), row in rows:
+        size = batch_bytes(row)
+        if size > limits.get(topic, size):
+            return (
+                f"a record of {size} bytes for topic {topic!r}, which takes {limits[topic]} "
+                "(max.message.bytes). Store what is large elsewhere and pass a reference to it"
+            )
+    return ""
 
 
 def sprayed_of(outcome: Row) -> int:

@@ -73,10 +73,13 @@ def records_of(found: Iterable[Found], partition: Partition) -> list[Record]:
     topic, number = partition
     records = []
     for offset, at_ms, key, value, headers in found:
-        named = is_name(key)
-        place = "" if named else place_of(topic, number, offset)
-        job = job_of(place=place, key=key if named else None, value=value, headers=headers)
-        records.append(Record(job, offset, at_ms, named))
+        if is_name(key):
+            job = job_of(place="", key=key, value=value, headers=headers)
+            records.append(Record(job, offset, at_ms, named=True))
+        else:
+            place = place_of(topic, number, offset)
+            job = job_of(place=place, key=None, value=value, headers=headers)
+            records.append(Record(job, offset, at_ms, named=False))
     return records
 
 

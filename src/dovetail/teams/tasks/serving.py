@@ -12,17 +12,20 @@ end, and their outcomes are visible; only the position stays behind it, up to `H
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
+from dovetail.errors import Forbidden, TopicUnknown
 from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.settings.tracing import TracingSettings
 from dovetail.spark.fetching import Fetched
 from dovetail.spark.objects import found_in
+from dovetail.teams.chains.chain import Placed
 from dovetail.teams.chains.lane import clock_s
 from dovetail.teams.chains.rows import Row
 from dovetail.teams.chains.snapshot import Snapshot
 from dovetail.teams.envelope import Job
-from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
+from dovetail.teams.outcome import BATCH_BYTES_MAX, DeadLetter, Failure, FailureKind, Postponed
 from dovetail.teams.progress import JobProgress, Note
 from dovetail.teams.tasks.attempt import Attempt, Share, now_ms
 from dovetail.teams.tasks.cancel_log import CancelLog
@@ -33,6 +36,7 @@ from dovetail.teams.tasks.outcome_rows import (
     outcome_row,
     output_topics,
     sprayed_of,
+    too_large,
 )
 from dovetail.teams.tasks.seen_log import Record, SeenLog, records_of
 from dovetail.teams.workers.allowance import Allowance
@@ -68,6 +72,8 @@ class Serving(Attempt):
         self._seen = SeenLog(client, share.input, remember_ms=share.stage.remember_ms)
         self._cancels, self._cancels_seen = cancels, cancels.count
         self._counts: dict[str, int] = {}
+        #: What topics take in a batch, of those that take less than is usual.
+        self._limits: dict[str, int] = {}
         self._counts_at_s = 0.0
         #: Jobs that have not ended, as they came, and their size.
         self._jobs: dict[int, Record] = {}
@@ -87,6 +93,7 @@ class Serving(Attempt):
         topics = output_topics(self._stage, delays=self._share.delays)
         found = self._client.partitions(topics)
         self._counts = {topic: len(numbers) for topic, numbers in found.items()}
+        self._limits = small_topics(self._client, [self._stage.topics.results, *topics])
         self._counts_at_s = clock_s()
 
     # --- waiting ---------------------------------------------------------------------------------
@@ -133,8 +140,7 @@ class Serving(Attempt):
         if self.wants_more:
             self._input.ask(now_s)
 
-        for offset, ended in self._crew.step(time.monotonic()):
-            self._job_ended(offset, ended, now_s)
+        self._step_crew(now_s)
         self._take_backlog()
         if self.wants_more:
             # The task need not wake again for it.
@@ -149,7 +155,7 @@ class Serving(Attempt):
         for offset, record in list(self._jobs.items()):
             reason = self._cancelled(record)
             if reason is not None and self._crew.cancel(offset, now_s=time.monotonic()):
-                self._job_ended(offset, _cancelled(record.job, reason), now_s)
+                self._job_ended(offset, _cancelled(record.job, reason), now_ms())
 
     def _cancelled(self, record: Record) -> str | None:
         remember_ms = self._stage.remember_ms
@@ -167,27 +173,36 @@ class Serving(Attempt):
             self._chain.skip(self._input.position)
 
     def _take_backlog(self) -> None:
-        chain, before = self._chain, self._crew.in_hand
+        chain, crew, backlog, jobs = self._chain, self._crew, self._backlog, self._jobs
+        before, room = crew.in_hand, IN_HAND_MAX - chain.in_hand
         cancelling = len(self._cancels.cancels) > 0
-        while self._backlog and chain.in_hand < IN_HAND_MAX and self._bytes < IN_HAND_BYTES_MAX:
-            record = self._backlog.popleft()
-            self._jobs[record.offset] = record
-            self._bytes += len(record.job.payload)
-            effects = chain.take(record.offset)
+        while backlog and room > 0 and self._bytes < IN_HAND_BYTES_MAX:
+            record, room = backlog.popleft(), room - 1
+            offset, job = record.offset, record.job
+            jobs[offset] = record
+            self._bytes += len(job.payload)
+            effects = chain.take(offset)
             if effects:
                 self.do(effects)
             elif cancelling and (reason := self._cancelled(record)) is not None:
-                self._job_ended(record.offset, _cancelled(record.job, reason), clock_s())
+                self._job_ended(offset, _cancelled(job, reason), now_ms())
             else:
-                self._crew.add(record.offset, record.job)
-            if not self._backlog:
+                crew.add(offset, job)
+            if not backlog:
                 chain.skip(self._input.position)
-        if self._crew.in_hand > before:
+        if crew.in_hand > before:
             # What was taken just now begins at once.
-            for offset, ended in self._crew.step(time.monotonic()):
-                self._job_ended(offset, ended, clock_s())
+            self._step_crew(clock_s())
 
-    def _job_ended(self, offset: int, ended: Ended, now_s: float) -> None:
+    def _step_crew(self, now_s: float) -> None:
+        ended = self._crew.step(time.monotonic())
+        if ended and now_s - self._counts_at_s > _COUNTS_S:
+            self._look_at_counts()
+        ended_ms = now_ms()
+        for offset, one in ended:
+            self._job_ended(offset, one, ended_ms)
+
+    def _job_ended(self, offset: int, ended: Ended, ended_ms: int) -> None:
         """A function has ended, or what follows from a stored result is made."""
         if offset < 0:
             self._made_again(_STORED - offset, ended)
@@ -195,23 +210,26 @@ class Serving(Attempt):
         record = self._jobs.get(offset)
         if record is None or self._chain.has_outcome(offset):
             return
-        job = record.job
-        if now_s - self._counts_at_s > _COUNTS_S:
-            self._look_at_counts()
-        counts = self._counts
-        ended_ms = now_ms()
-        place, row = outcome_row(
-            self._stage,
-            offset,
-            job,
-            ended,
-            results=self._share.results,
-            counts=counts,
-            now_ms=ended_ms,
-        )
-        follows = follow_rows(self._stage, offset, job, ended, counts=counts, now_ms=ended_ms)
-        self.know_places(follows)
+        (place, row), follows = self._rows_of(offset, record.job, ended, ended_ms)
+        if self._limits and isinstance(ended, Done):
+            reason = too_large([(place, row), *follows], self._limits)
+            if reason:
+                failure = Failure(FailureKind.RESULT_TOO_LARGE, reason)
+                ended = DeadLetter(record.job, failure, record.job.attempts + 1)
+                (place, row), follows = self._rows_of(offset, record.job, ended, ended_ms)
+        if follows:
+            self.know_places(follows)
         self._chain.decide(place, row, follows)
+
+    def _rows_of(
+        self, offset: int, job: Job, ended: Ended, ended_ms: int
+    ) -> tuple[Placed, list[Placed]]:
+        """The outcome of a job, and what follows from it."""
+        stage, counts, results = self._stage, self._counts, self._share.results
+        outcome = outcome_row(
+            stage, offset, job, ended, results=results, counts=counts, now_ms=ended_ms
+        )
+        return outcome, follow_rows(stage, offset, job, ended, counts=counts, now_ms=ended_ms)
 
     def _made_again(self, offset: int, ended: Ended) -> None:
         """What follows from a stored result; if a connector fails now, a dead letter says so."""
@@ -246,15 +264,17 @@ class Serving(Attempt):
         if isinstance(ended, Done) and self._stage.connectors:
             self._following[outcome.job] = outcome
             # Its function may still be running here, under its own number.
-            self._crew.add(_STORED - outcome.job, Job(job.id, ended.result), stored=True)
+            self._crew.add(_STORED - outcome.job, Job(job.key, ended.result), stored=True)
         else:
             self._follow(outcome.job, outcome, ended)
 
-    def forget(self, offset: int) -> None:
-        record = self._jobs.pop(offset, None)
-        self._following.pop(offset, None)
-        if record is not None:
-            self._bytes -= len(record.job.payload)
+    def forget(self, offsets: Collection[int]) -> None:
+        for offset in offsets:
+            record = self._jobs.pop(offset, None)
+            if record is not None:
+                self._bytes -= len(record.job.payload)
+        for offset in offsets if self._following else ():
+            self._following.pop(offset, None)
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -279,6 +299,18 @@ class Serving(Attempt):
             if offset in self._jobs
         ]
         return Note(jobs, crew.trouble).encoded()
+
+
+def small_topics(client: KafkaClient, topics: Iterable[str]) -> dict[str, int]:
+    """What topics take in a batch, of those that take less than is usual; who may not ask, learns
+    it when a batch is refused."""
+    found = {}
+    for topic in topics:
+        with suppress(Forbidden, TopicUnknown):
+            text = client.topic_setting(topic, "max.message.bytes") or ""
+            if text.isdigit() and int(text) < BATCH_BYTES_MAX:
+                found[topic] = int(text)
+    return found
 
 
 def _cancelled(job: Job, reason: str) -> DeadLetter:

@@ -30,7 +30,7 @@ from dovetail.given_functions import is_async
 from dovetail.logging import get_logger
 from dovetail.settings.tracing import TracingSettings
 from dovetail.teams.context import wants_context
-from dovetail.teams.envelope import Job, JobId, id_of
+from dovetail.teams.envelope import Job
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
 from dovetail.teams.team import WorkKind
@@ -41,12 +41,11 @@ from dovetail.teams.workers.worker import Worker
 from dovetail.teams.workers.worker_report import CANCEL_SLOT, PROGRESS, RETIRE, SPLIT, UNREADY
 
 #: Jobs in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
-CHUNK_JOBS_MAX = 256
+CHUNK_JOBS_MAX = 1024
 CHUNK_BYTES_MAX = 1024 * 1024
-#: A chunk takes about so long: what waits behind it waits no longer.
-_CHUNK_S = 0.01
-#: A chunk more waits in the pipe of a child whose jobs are short, so that it never idles.
-_CHUNKS_AHEAD = 2
+#: A chunk takes about so long: what waits behind it waits no longer. One more waits in the pipe
+#: of a child whose jobs are short, so that it never idles.
+_CHUNK_S, _CHUNKS_AHEAD = 0.01, 2
 #: A worker that is silent for longer is busy with a long job.
 SLOW_S = 0.05
 #: For each that is silent for so long the crew tries one more, so many of them at once: where jobs
@@ -56,8 +55,7 @@ TRIED_MAX = 8
 #: Processes of one crew, those with long jobs included.
 WORKERS_MAX = 128
 #: Beyond so many it gets more only while a tenth of the machine's memory is left.
-WORKERS_ANYWAY = 16
-_MEMORY_LEFT = 0.1
+WORKERS_ANYWAY, _MEMORY_LEFT = 16, 0.1
 #: A worker beyond the size of the crew ends when it was idle for so long.
 _SPARE_S = 10.0
 #: Between two looks whether one that tears down has ended.
@@ -78,7 +76,7 @@ class ForwardedJob(msgspec.Struct, frozen=True, gc=False):
     """A job for another team, its payload encoded."""
 
     target: str
-    id: JobId
+    key: bytes
     payload: bytes
     after_ms: int = 0
     #: If the items are gathered: `number/count`.
@@ -314,7 +312,7 @@ class Crew:
 
     def _is_held(self, worker: Worker, *, alone: bool) -> bool:
         """Whether it must not get a further chunk now; with `alone`, beside any other."""
-        if len(worker.given) == 1 and any(given.alone for given in worker.given.values()):
+        if worker.given.keys() == {worker.alone}:
             return True
         if not worker.given or not self._watched:
             return False
@@ -369,16 +367,17 @@ class Crew:
         return max(1, min(worker.room, self._chunk_size, max(share, 1)))
 
     def _give_to(self, worker: Worker, chunk: Chunk, now_s: float) -> None:
-        frame, size = [], 0
+        frame, size, jobs, plan = [], 0, self._jobs, self._plan
         for number in chunk.numbers:
-            job, stored = self._jobs[number]
-            slot, attempt = worker.take(number, alone=chunk.alone), self._plan.attempt(number)
+            job, stored = jobs[number]
+            slot, attempt = worker.take(number), plan.attempt(number)
             about = (job.traceparent, stored, attempt, job.foreign)
             frame.append((number, slot, job.key, job.payload, *about))
             size += len(job.payload)
             if size > CHUNK_BYTES_MAX:
                 break
-        self._plan.returned(chunk.numbers[len(frame) :])
+        worker.alone = chunk.numbers[0] if chunk.alone else None
+        plan.returned(chunk.numbers[len(frame) :])
         if self._allowance is not None:
             self._allowance.begin(len(frame), now_s)
         worker.chunk_begins(len(frame))
@@ -389,17 +388,17 @@ class Crew:
 
     def _take_replies(self, worker: Worker, replies: list[list[Any]]) -> None:
         self._stillborn = 0
-        done, split = [], []
+        done, split, jobs, ended = list[int](), list[int](), self._jobs, self._ended
         for reply in replies:
             number, outcome = reply[0], reply[1]
-            if outcome in (RETIRE, UNREADY, PROGRESS):
-                self._hear(worker, reply)
-                continue
-            if not worker.ended(number) or number not in self._jobs:
-                continue
             if isinstance(outcome, bytes):
-                done.append(number)
-                self._ended.append((number, _done(self._jobs.pop(number)[0], reply)))
+                if worker.ended(number) and (given := jobs.pop(number, None)) is not None:
+                    done.append(number)
+                    ended.append((number, _done(given[0], reply)))
+            elif outcome in (RETIRE, UNREADY, PROGRESS):
+                self._hear(worker, reply)
+            elif not worker.ended(number) or number not in jobs:
+                continue
             elif outcome == SPLIT:
                 split.append(number)
             else:
@@ -410,8 +409,7 @@ class Crew:
             self._silence(number)
         if done and self.trouble:
             self.trouble, self._unready, self.news = "", 0, self.news + 1
-        if split:
-            self._plan.suspected(split)
+        self._plan.suspected(split)
         took_s = worker.chunk_ends()
         if took_s is not None:
             self._job_s = 0.7 * self._job_s + 0.3 * took_s
@@ -459,7 +457,7 @@ class Crew:
         blamed = begun + unsent
         # One that was cancelled and still ran may have been it.
         one_only = len(blamed) == 1 and len(suspects) == len(begun)
-        proven = one_only and (bool(begun) or worker.given[blamed[0]].alone)
+        proven = one_only and (bool(begun) or blamed[0] == worker.alone)
         was_cancelled = bool(worker.cancelled)
         self._plan.returned(worker.given.keys() & self._jobs.keys() - set(blamed))
         if proven:
@@ -481,12 +479,14 @@ class Crew:
 
 
 def _done(job: Job, reply: list[Any]) -> Done:
+    if len(reply) == 3 and not reply[2]:
+        return Done(job, reply[1], ())
     _, result, forwards, *trace = reply
     if trace:
         # It has a span of its own, and what follows belongs under that.
         job = msgspec.structs.replace(job, traceparent=trace[0])
     made = (
-        ForwardedJob(target, id_of(key), payload, after_ms, item)
+        ForwardedJob(target, key, payload, after_ms, item)
         for target, key, payload, after_ms, item in forwards
     )
     return Done(job, result, tuple(made))

@@ -152,16 +152,17 @@ class _OneByOne:
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
         one, report, clock = self.one, self._report, time.monotonic
+        recalled, begin, end = report.recalled, report.begin, report.end
         start_thread(report.keep_flushing, name="teams/replies", of=self._stage.team)
         for chunk in chunks:
             now = clock()
             for job in chunk:
-                if report.recalled(job):
+                if recalled(job):
                     continue
-                report.begin(job, now)
+                begin(job, now)
                 reply = one(job)
                 now = clock()
-                report.end(job, reply, now)
+                end(job, reply, now)
             report.flush()
 
     def one(self, job: GivenJob) -> SizedReply:
