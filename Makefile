@@ -63,9 +63,11 @@ docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.
 	@echo "open site/index.html"
 
 .PHONY: wheel
-wheel: .venv/ready ## The distribution dovetailmq into dist/: a wheel with the compiled parts, and the sources.
+wheel: .venv/ready ## The distribution dovetailmq into dist/: wheels with the compiled parts for this machine and for arm64, and the sources.
 	@$(PY) -m build --outdir dist
-	@.venv/bin/python -m zipfile -l dist/dovetailmq-*.whl | grep '_record_check.*\.so' >/dev/null || { echo "the wheel has no compiled parts: is there a C compiler?"; exit 1; }
+	@scripts/wheel-arm64
+	@for wheel in dist/dovetailmq-*.whl; do \
+		$(PY) -m zipfile -l $$wheel | grep '_record_check.*\.so' >/dev/null || { echo "$$wheel has no compiled parts: is there a C compiler?"; exit 1; }; done
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.

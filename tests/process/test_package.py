@@ -1,12 +1,14 @@
 """The distribution: what `make wheel` builds works where nothing of the project is."""
 
 import json
+import platform
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,9 @@ from dovetail import DISTRIBUTION, __version__
 #: Time for a compiler and for pip's look-up of the build's requirements.
 BUILD_S_MAX = 240
 COMPILED = ("dovetail._record_check", "dovetail.log.compaction._key_map", "dovetail.spark._records")
+
+#: What the header of an ELF file calls arm64.
+_AARCH64 = 183
 
 #: A pipeline, for `dovetail pipeline package`.
 PIPELINE = """
@@ -37,11 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     the environment of the tests: a path in a .pth file brings libraries, not the editable install.
     """
     folder = tmp_path_factory.mktemp("package")
-    source = folder / "source"
-    left_out = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
-    shutil.copytree(doc_pages.ROOT / "src", source / "src", ignore=left_out)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(doc_pages.ROOT / name, source)
+    source = _sources(folder)
     _run([sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)])
 
     made = folder / "environment"
@@ -53,6 +54,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--python", str(made), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     _run([sys.executable, "-m", "pip", *words])
     return made
+
+
+def _sources(folder: Path) -> Path:
+    """A copy of what a distribution is made of."""
+    source = folder / "source"
+    left_out = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+    shutil.copytree(doc_pages.ROOT / "src", source / "src", ignore=left_out)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(doc_pages.ROOT / name, source)
+    return source
 
 
 def _run(words: list[str], **options: object) -> str:
@@ -146,3 +157,29 @@ def test_readme_names_the_tests_and_upgrade_the_versions() -> None:
     table = (doc_pages.DOCS / "upgrade.md").read_text()
     for name in ("Python", "PostgreSQL", "etcd", "Spark", "Java"):
         assert re.search(rf"^\| {name}[^|]*\| \d", table, re.MULTILINE), name
+
+
+@pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-gcc") is None or platform.machine() == "aarch64",
+    reason="no cross compiler (Debian: g++-aarch64-linux-gnu); `make wheel` installs it",
+)
+def test_a_wheel_for_arm64_is_built_on_another_machine(tmp_path: Path) -> None:
+    """T20: its tag says Linux on arm64, and so does each of its compiled parts."""
+    source = _sources(tmp_path)
+    for name in ("wheel-arm64", "system-packages"):
+        (source / "scripts").mkdir(exist_ok=True)
+        shutil.copy(doc_pages.ROOT / "scripts" / name, source / "scripts")
+    (source / ".venv" / "bin").mkdir(parents=True)
+    interpreter = source / ".venv" / "bin" / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
+    _run([str(source / "scripts" / "wheel-arm64")])
+
+    [wheel] = (source / "dist").glob("*.whl")
+    assert wheel.name.endswith("-linux_aarch64.whl")
+    suffix = f".cpython-{sys.version_info.major}{sys.version_info.minor}-aarch64-linux-gnu.so"
+    with zipfile.ZipFile(wheel) as opened:
+        for module in COMPILED:
+            head = opened.read(module.replace(".", "/") + suffix)[:20]
+            assert head[:4] == b"\x7fELF"
+            assert int.from_bytes(head[18:20], "little") == _AARCH64, module

@@ -129,7 +129,7 @@ _CONSUMER = [
         "fetch.max.bytes max.partition.fetch.bytes",
         "read",
         "differs",
-        "`4194304`; a task reads one partition, so the smaller of both counts",
+        "`2097152`; a task reads one partition, so the smaller of both counts",
     ),
     *_kafka("fetch.max.wait.ms", "read", "same", "`500`"),
     *_kafka("fetch.min.bytes", "read", "same", "`1`"),

@@ -39,7 +39,6 @@ from pyspark.sql.types import (
 from dovetail.errors import InvalidInput, OffsetOutOfRange
 from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
 from dovetail.logging import get_logger
-from dovetail.spark import records
 from dovetail.spark.decoder import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
 from dovetail.spark.offsets import (
@@ -63,6 +62,7 @@ from dovetail.spark.planning import (
     since,
 )
 from dovetail.spark.pushdown import EVERYTHING, narrowed
+from dovetail.spark.runtime import prepare_worker
 from dovetail.spark.tables import (
     check_named,
     created_options,
@@ -318,7 +318,7 @@ def read_range(
         # Spark's placeholder for "no partitions".
         return
 
-    records.warn_if_plain()
+    prepare_worker()
     wanted = partition.range
     place = (wanted.topic, wanted.partition)
     client = options.client()

@@ -29,6 +29,7 @@ from dovetail.spark.exactly_once import (
 )
 from dovetail.spark.fetching import fetch
 from dovetail.spark.options import WriteOptions
+from dovetail.spark.runtime import prepare_worker
 from dovetail.spark.tables import check_rows
 
 #: A broker that creates topics by itself has done so within this time; Kafka can be told not to.
@@ -328,7 +329,7 @@ def write_rows(
     attempt: Attempt, options: WriteOptions, batches: Iterable[pa.RecordBatch], *, by_id: bool
 ) -> dict[Partition, int]:
     """Writes all rows of one task; returns the offsets behind them."""
-    records.warn_if_plain()
+    prepare_worker()
     writer = TaskWriter(options.client(), attempt, options, by_id=by_id)
     try:
         for batch in batches:

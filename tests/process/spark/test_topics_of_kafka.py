@@ -329,6 +329,11 @@ def test_a_filter_reads_what_it_needs_and_large_ranges_are_split(bootstrap: str)
     assert offsets == [*range(15_000, 15_010)]
     # One small fetch; nothing is read to plan so small a range.
     assert some < whole / 100
+    # Small records: a first fetch that believed them to be large would bring a half of them.
+    percent = (first, GreaterThanOrEqual(("offset",), 9_000), LessThan(("offset",), 9_300))
+    offsets, some, tasks = fetched_bytes(options, *percent)
+    assert offsets == [*range(9_000, 9_300)]
+    assert some < 300_000, "150,000 bytes of records, and whole batches at both ends"
 
     moment = datetime.fromtimestamp(1_700_000_018, UTC)
     offsets, late, tasks = fetched_bytes(options, first, GreaterThan(("timestamp",), moment))

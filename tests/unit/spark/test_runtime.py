@@ -1,5 +1,6 @@
 """Which Java is taken, and what is said where there is none."""
 
+import gc
 import subprocess
 from pathlib import Path
 
@@ -92,3 +93,20 @@ def test_workers_do_not_import_from_zips(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(paths), "PATH": "/usr/bin:/bin"}
     answer = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout == "/a b:/c 1 2\n"
+
+
+def test_a_worker_collects_no_garbage_among_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T20: Spark's daemon collects all garbage after each task; the driver's process stays as it
+    is."""
+    pyspark = pytest.importorskip("pyspark")
+    runtime.prepare_worker.cache_clear()
+    runtime.prepare_worker()
+    assert gc.get_freeze_count() == 0
+
+    monkeypatch.setattr(pyspark.TaskContext, "get", object)
+    runtime.prepare_worker.cache_clear()
+    try:
+        runtime.prepare_worker()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
