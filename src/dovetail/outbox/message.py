@@ -75,6 +75,8 @@ class Message:
     def __post_init__(self) -> None:
         if self.timeline is None:
             check_topic(self.topic)
+        else:
+            self._check_timed(self.timeline)
         if not isinstance(self.id, str) or not _MESSAGE_ID.fullmatch(self.id):
             raise InvalidInput(
                 f"message id {shown(self.id)} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable "
@@ -88,6 +90,20 @@ class Message:
             if name == MESSAGE_ID_HEADER:
                 raise InvalidInput(f"header {name!r} is set by the outbox; give the id as `id`")
             _check_bytes(f"header {shown(name)}", value, KEY_BYTES_MAX)
+
+    def _check_timed(self, timeline: str) -> None:
+        """What a timeline needs: no relay could ever send anything else."""
+        from dovetail.timeline.config import check_name
+
+        check_name(timeline)
+        if self.payload is None:
+            raise InvalidInput("a message for a timeline needs a payload; None is for topics only")
+        for what, key in (("key", self.key), ("order key", self.partition_key)):
+            if isinstance(key, bytes):
+                check_timed_key(key, what)
+        for name, value in self.headers:
+            if value is None:
+                raise InvalidInput(f"header {shown(name)} has no value, which a timeline needs")
 
     @property
     def timeline(self) -> str | None:
@@ -143,8 +159,6 @@ class Message:
 
         if not isinstance(timeline, str):
             raise InvalidInput(f"{shown(timeline)} cannot name a timeline")
-        if payload is None:
-            raise InvalidInput("a message for a timeline needs a payload; None is for topics only")
         for what, given in (("key", key), ("order key", order_key)):
             if given is not None:
                 check_key(given, what)
@@ -152,9 +166,6 @@ class Message:
             raise InvalidInput(f"priority {priority!r} is not a number from 0 to {PRIORITY_MAX}")
 
         pairs = _headers(headers)
-        for name, value in pairs:
-            if value is None:
-                raise InvalidInput(f"header {shown(name)} has no value, which a timeline needs")
         if priority:
             pairs += ((PRIORITY_HEADER, str(priority).encode()),)
         return cls.of(
@@ -213,6 +224,16 @@ def _duration_ms(value: bytes) -> int:
         ) from error
 
 
+def check_timed_key(key: bytes, what: str) -> str:
+    """The key as the text that a timeline takes. Raises `InvalidInput`."""
+    try:
+        return check_key(key.decode(), what)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"the {what} {shown(key)} is not text, which a timeline needs"
+        ) from error
+
+
 def _check_bytes(what: str, value: object, bytes_max: int) -> None:
     if value is None:
         return
@@ -230,7 +251,10 @@ def _bytes(value: bytes | str | None, what: str) -> bytes | None:
 
 def _headers(given: HeadersGiven) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple((name, _bytes(value, "value of a header")) for name, value in pairs)
+    try:
+        return tuple((name, _bytes(value, "value of a header")) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"headers are pairs of a name and a value: {error}") from error
 
 
 def headers_to_text(headers: Headers) -> str | None:

@@ -35,8 +35,9 @@ def encode_json(payload: Any) -> bytes | None:
     if isinstance(payload, str):
         return encoded(payload, "payload")
     try:
-        return json.dumps(payload, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
+        # NaN is no JSON, and readers refuse it: here, where it can be mended.
+        return json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"the payload cannot be encoded as JSON: {error}; give bytes, or an `encode`"
         ) from error

@@ -112,10 +112,10 @@ _VENDORS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 def target_of(given: Any) -> Target:
     """Where to execute. Raises `InvalidInput` if it is of no known kind, or commits by itself."""
     package = _package_of(given)
+    if type(given).__module__.startswith("sqlalchemy.ext.asyncio"):
+        raise _unknown(given)
     if package == "sqlalchemy":
         connection = given
-        if hasattr(given, "sync_session"):
-            raise _unknown(given)
         if hasattr(given, "get_bind"):
             connection = given.connection()
         elif hasattr(given, "dbapi_connection"):
@@ -123,7 +123,9 @@ def target_of(given: Any) -> Target:
         return _sqlalchemy_target(connection)
     if hasattr(given, "vendor") and hasattr(given, "cursor"):
         return _django_target(given)
-    if package in _DRIVERS and not type(given).__name__.startswith("Async"):
+    # A cursor has no cursors, and nobody knows which connection is its own.
+    is_connection = package in _DRIVERS and hasattr(given, "cursor")
+    if is_connection and not type(given).__name__.startswith("Async"):
         return _driver_target(given, _DRIVERS[package])
     raise _unknown(given)
 

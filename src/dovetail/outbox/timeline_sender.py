@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Unavailable
-from dovetail.foreign import check_key, shown
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import Dead, Fate, Outcome
@@ -28,6 +27,7 @@ from dovetail.outbox.message import (
     MESSAGE_ID_HEADER,
     PRIORITY_HEADER,
     TIMELINE_PREFIX,
+    check_timed_key,
     due_ms_of,
     headers_from_text,
 )
@@ -35,6 +35,7 @@ from dovetail.outbox.spans import follow
 from dovetail.timeline.client import connect_blocking
 from dovetail.timeline.client.blocking import BlockingDovetail
 from dovetail.timeline.client.timeline import BATCH, REFUSALS, Timeline
+from dovetail.timeline.config import check_name
 from dovetail.timeline.message import (
     PRIORITY_MAX,
     BatchId,
@@ -125,6 +126,8 @@ async def _insert(timeline: Timeline, batch: Batch, first: int, rows: Sequence[R
     dead: list[Dead] = []
     for row in rows:
         try:
+            # Whoever writes rows without `Message` may name what can be no timeline.
+            check_name(timeline.name)
             good.append((row, new_message(row)))
         except InvalidInput as error:
             dead.append(Dead(row.id, str(error)))
@@ -170,12 +173,7 @@ def new_message(row: Row) -> NewMessage:
 
 
 def _text(key: bytes | None, what: str) -> str | None:
-    try:
-        return None if key is None else check_key(key.decode(), what)
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"the {what} {shown(key)} is not text, which a timeline needs"
-        ) from error
+    return None if key is None else check_timed_key(key, what)
 
 
 def _priority(headers: dict[str, bytes | None]) -> int:

@@ -185,6 +185,20 @@ def test_what_a_timeline_refuses_is_set_aside(
         assert word in reason
 
 
+def test_a_name_that_no_timeline_can_have_is_set_aside(
+    postgres: str, kafka: str, client: BlockingDovetail
+) -> None:
+    """O6, O12: a row of another writer was sent again and again, for ever."""
+    engine = create_engine(postgres, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO kafka_messages (topic, payload) VALUES ('timeline:a b', 'x')")
+        )
+    drain_all(postgres, kafka)
+    (dead,) = list_dead(engine)
+    assert "'a b' cannot name a timeline" in dead.reason
+
+
 def test_a_timeline_that_is_not_there_yet(
     postgres: str, kafka: str, client: BlockingDovetail
 ) -> None:

@@ -1,6 +1,8 @@
 """Messages, batches and waits: the pure parts of the outbox."""
 
+import math
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,7 +36,7 @@ from dovetail.outbox.message import (
     headers_to_text,
 )
 from dovetail.outbox.pace import FETCH_BYTES, Pace, fetch_count, retry_delay_ms
-from dovetail.outbox.producer import Producer
+from dovetail.outbox.producer import Producer, encode_json
 from dovetail.outbox.sender import outcome_of
 
 
@@ -170,12 +172,37 @@ def test_headers_that_are_none_are_refused(text: str) -> None:
         {"id": "with space"},
         {"id": ""},
         {"headers": (("dovetail-message-id", b"x"),)},
+        {"topic": "timeline:"},
+        {"topic": "timeline:a b"},
+        {"topic": "timeline:a\0"},
+        {"topic": "timeline:t", "payload": None},
+        {"topic": "timeline:t", "key": b"\xff"},
+        {"topic": "timeline:t", "key": b"a\0b"},
+        {"topic": "timeline:t", "partition_key": b""},
+        {"topic": "timeline:t", "headers": (("a", None),)},
     ],
 )
 def test_bad_messages_are_refused_at_the_edge(given: dict[str, object]) -> None:
     """O2, U7: before anything reaches the database."""
     with pytest.raises(InvalidInput):
         Message(**{"topic": "t", "payload": b"", **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("headers", [[("a",)], [5], 5, ["abc"]])
+def test_headers_that_are_no_pairs_are_refused(headers: Any) -> None:
+    """O2, R6: as `InvalidInput`, and not as what unpacking raises."""
+    with pytest.raises(InvalidInput, match="pairs of a name and a value"):
+        Message.of("t", b"", headers=headers)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    """O2, R6: `NaN` went out, which no other reader takes: a poisoned topic."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for payload in (math.nan, {"a": math.inf}, [-math.inf], deep, {1, 2}):
+        with pytest.raises(InvalidInput, match="as JSON"):
+            encode_json(payload)
 
 
 def test_text_becomes_bytes() -> None:

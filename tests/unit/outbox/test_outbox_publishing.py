@@ -3,13 +3,14 @@
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tests.outbox_kit import new_database
@@ -131,6 +132,11 @@ def test_what_can_not_be_written_through_is_refused() -> None:
         producer.publish("x")
     with pytest.raises(InvalidInput, match="not a connection for the outbox"):
         producer.publish("x", on=object())
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(InvalidInput, match="Cursor is not a connection"),
+    ):
+        producer.publish("x", on=connection.cursor())
     with pytest.raises(InvalidInput, match="no topic"):
         Producer(backend="db").publish("x")
     with pytest.raises(InvalidInput, match="not a Message"):
@@ -139,6 +145,17 @@ def test_what_can_not_be_written_through_is_refused() -> None:
         producer.publish("x", backend="kafak")
     with pytest.raises(InvalidInput, match="JSON"):
         producer.publish(object())
+
+
+async def test_async_ones_are_for_the_methods_of_their_own() -> None:
+    """O2, U7: with what to use, and no coroutine is left behind."""
+    producer, engine = Producer("t", backend="db"), create_async_engine("sqlite+aiosqlite://")
+    async with engine.connect() as connection, AsyncSession(engine) as session:
+        scoped = async_scoped_session(lambda: session, scopefunc=int)
+        for on in (connection, session, scoped, engine):
+            with pytest.raises(InvalidInput, match="methods that end in _async"):
+                producer.publish("x", on=on)
+    await engine.dispose()
 
 
 def test_a_list_is_one_statement() -> None:
