@@ -36,15 +36,16 @@ used.
 """
 
 import faulthandler
+import os
 import signal
 import sys
 
 
 def main() -> None:
     """Entry point of the `dovetail` program."""
-    if sys.stderr is not None:
-        # Of a process that stands still, this says where.
-        faulthandler.register(signal.SIGUSR1)
+    _open_standard_files()
+    # Of a process that stands still, this says where.
+    faulthandler.register(signal.SIGUSR1)
     try:
         # Here, so that Ctrl-C while modules are imported ends as quietly as later.
         from dovetail.cli.app import app
@@ -52,3 +53,25 @@ def main() -> None:
         app(prog_name="dovetail")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_standard_files() -> None:
+    """Nothing, in place of what whoever started us has closed of descriptors 0, 1 and 2.
+
+    The next file would get such a number: what a library writes to standard error would go into
+    it, and uvloop ends a process that closes one of these.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            if nothing != number:
+                os.close(nothing)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
