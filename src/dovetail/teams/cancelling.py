@@ -23,6 +23,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from dovetail.errors import InvalidInput, Uncertain
+from dovetail.foreign import shown
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams.envelope import JOB_ID_BYTES_MAX, Job, checked_id, key_of
 from dovetail.teams.graph import cancels_topic, checked_name
@@ -30,6 +31,8 @@ from dovetail.teams.topics import cancels_of, create
 
 #: Why a job was cancelled is a sentence.
 REASON_CHARACTERS_MAX = 500
+#: The most that librdkafka takes for every request.
+TIMEOUT_S_MAX = 3_600
 #: Ids that are remembered; the oldest go first.
 CANCELS_MAX = 1_000_000
 
@@ -50,7 +53,10 @@ def cancel(
     `Uncertain` if the cancel may or may not be stored.
     """
     checked_name(pipeline)
+    checked_timeout_s(timeout_s)
     key = key_of(checked_id(job_id))
+    if not isinstance(reason, str):
+        raise InvalidInput(f"the reason {shown(reason)} is not text")
     if len(reason) > REASON_CHARACTERS_MAX:
         raise InvalidInput(
             f"the reason has {len(reason)} characters; the limit is {REASON_CHARACTERS_MAX}"
@@ -84,6 +90,16 @@ def cancel(
             f"the cancel of job {job_id!r} may or may not be stored on {topic!r}: {why}. Cancel it "
             "again"
         )
+
+
+def checked_timeout_s(given: float) -> float:
+    """How long a broker's answer is waited for. Raises `InvalidInput`."""
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not number or not 0 < given <= TIMEOUT_S_MAX:
+        raise InvalidInput(
+            f"timeout_s={shown(given)} must be seconds, more than 0 and at most {TIMEOUT_S_MAX}"
+        )
+    return given
 
 
 class Cancels:

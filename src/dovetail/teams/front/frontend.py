@@ -18,6 +18,7 @@ none. Neither reads from the beginning of the topics, unless asked to.
 Not here: running jobs. A front end needs no running master; jobs wait in their topic.
 """
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,10 +28,11 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from dovetail import tracing
 from dovetail.errors import InvalidInput, Uncertain
+from dovetail.foreign import encoded
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, Partition, client_of
 from dovetail.kafka.client.librdkafka import meaning_of
-from dovetail.teams.cancelling import cancel
+from dovetail.teams.cancelling import cancel, checked_timeout_s
 from dovetail.teams.envelope import ATTEMPTS, Job, JobId, checked_id, key_of
 from dovetail.teams.front.outcome_reader import Reader, ends_of, headers_of, since, window
 from dovetail.teams.front.repetition import first_accepted
@@ -41,6 +43,9 @@ from dovetail.teams.outcome import KIND, POSTPONED, RECORD_BYTES_MAX, Outcome, o
 #: How long a submission is tried; Kafka's delivery.timeout.ms.
 TIMEOUT_S = 120.0
 _POLL_S = 0.1
+#: How long storing a job may take at least, however short its result is waited for: what is stored
+#: says more than what may be.
+_STORE_S_MIN = 5.0
 #: Between two tries of jobs that a broker refused for the moment.
 _PAUSE_S = 0.1
 
@@ -57,19 +62,13 @@ class FrontEnd:
         config: Mapping[str, str] | None = None,
     ) -> None:
         """`config` has TLS and login, by librdkafka's names. Raises `InvalidInput`."""
-        self._pipeline, self._timeout_s = pipeline, timeout_s
+        self._pipeline, self._timeout_s = pipeline, checked_timeout_s(timeout_s)
         self._brokers = Brokers.at(bootstrap, config)
         #: When the first job was stored.
         self._since_ms: int | None = None
-        self._producer = Producer(
-            {
-                **self._brokers.for_librdkafka(),
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "delivery.timeout.ms": int(timeout_s * 1000),
-                "partitioner": "murmur2_random",
-            }
-        )
+        #: By process: in a fork the one of its parent has no threads, and would store nothing. That
+        #: one is kept, because putting it away there would hang.
+        self._producers: dict[int, Producer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +78,8 @@ class FrontEnd:
 
     def close(self) -> None:
         """Waits until all jobs are acknowledged."""
-        self._producer.flush(self._timeout_s)
+        if (producer := self._producers.get(os.getpid())) is not None:
+            producer.flush(self._timeout_s)
 
     # --- jobs ------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class FrontEnd:
         Raises `InvalidInput` for a payload that cannot be sent, `Uncertain` if the job may or may
         not be stored, and why the broker refuses it.
         """
-        return self._submit([(payload, job_id)], team, traceparent)[0]
+        return self._submit([(payload, job_id)], team, traceparent, self._timeout_s)[0]
 
     def submit_many(
         self,
@@ -110,7 +110,7 @@ class FrontEnd:
         names = [None] * len(listed) if job_ids is None else list(job_ids)
         if len(names) != len(listed):
             raise InvalidInput(f"{len(listed)} payloads and {len(names)} ids; give each its own id")
-        return self._submit(list(zip(listed, names, strict=True)), team, None)
+        return self._submit(list(zip(listed, names, strict=True)), team, None, self._timeout_s)
 
     def cancel(self, job_id: str, *, reason: str = "") -> None:
         """Cancels a job of this pipeline, in whichever team it is; it ends as `cancelled`.
@@ -223,8 +223,9 @@ class FrontEnd:
         teams = {self._pipeline.topics(name).results: name for name in self._pipeline.teams}
 
         deadline = time.monotonic() + timeout_s
-        before = ends_of(self._brokers, teams)
-        job = self.submit(payload, job_id, team=team)
+        before = ends_of(self._brokers, teams, within_s=timeout_s)
+        left_s = min(self._timeout_s, max(_STORE_S_MIN, deadline - time.monotonic()))
+        (job,) = self._submit([(payload, job_id)], team, None, left_s)
         accepted_ms = self._accepted_ms(job)
         start = before if accepted_ms is None else since(self._brokers, before, accepted_ms)
 
@@ -267,43 +268,49 @@ class FrontEnd:
     # --- sending ---------------------------------------------------------------------------------
 
     def _submit(
-        self, given: list[tuple[Any, str | None]], team: str | None, traceparent: str | None
+        self,
+        given: list[tuple[Any, str | None]],
+        team: str | None,
+        traceparent: str | None,
+        timeout_s: float,
     ) -> list[Submitted]:
         encode = self._pipeline.team(team).codec.encoder()
         topic = self._pipeline.topics(team).input
         context = traceparent or tracing.traceparent()
-        trace = None if context is None else context.encode()
+        trace = None if context is None else encoded(context, "traceparent")
         # All are checked before the first one is sent.
         jobs = [_job(encode, payload, job_id, trace) for payload, job_id in given]
 
         sending = _Sending(topic, jobs, [job_id is not None for _, job_id in given])
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + timeout_s
+        producer = self._producer()
         while True:
             for number in sending.missing():
-                self._produce(sending, number)
-            self._producer.flush(self._timeout_s)
+                _produce(producer, sending, number)
+            producer.flush(timeout_s)
             # A broker that does not lead the partition yet has not stored the job.
             if not sending.may_pass() or time.monotonic() > deadline:
                 break
             time.sleep(_PAUSE_S)
 
-        stored = sending.result(self._timeout_s)
+        stored = sending.result(timeout_s)
         if self._since_ms is None and stored:
             self._since_ms = min(one.at_ms for one in stored)
         return stored
 
-    def _produce(self, sending: "_Sending", number: int) -> None:
-        job = sending.jobs[number]
-        record: dict[str, Any] = {"key": job.key, "value": job.payload, "headers": job.headers()}
-        while True:
-            try:
-                self._producer.produce(
-                    sending.topic, **record, on_delivery=sending.reporter(number)
-                )
-                break
-            except BufferError:
-                self._producer.poll(_POLL_S)
-        self._producer.poll(0)
+    def _producer(self) -> Producer:
+        made = self._producers.get(os.getpid())
+        if made is not None:
+            return made
+        config = {
+            **self._brokers.for_librdkafka(),
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "delivery.timeout.ms": max(1, int(self._timeout_s * 1000)),
+            "partitioner": "murmur2_random",
+        }
+        # Of two threads that make one, the first decides.
+        return self._producers.setdefault(os.getpid(), Producer(config))
 
 
 class _Sending:
@@ -359,6 +366,18 @@ class _Sending:
             f"{left} of {len(self.jobs)} jobs may or may not be stored on {self.topic!r}: "
             f"{reason}. Submit them again under the same ids"
         )
+
+
+def _produce(producer: Producer, sending: _Sending, number: int) -> None:
+    job = sending.jobs[number]
+    record: dict[str, Any] = {"key": job.key, "value": job.payload, "headers": job.headers()}
+    while True:
+        try:
+            producer.produce(sending.topic, **record, on_delivery=sending.reporter(number))
+            break
+        except BufferError:
+            producer.poll(_POLL_S)
+    producer.poll(0)
 
 
 def _passes(error: KafkaError) -> bool:

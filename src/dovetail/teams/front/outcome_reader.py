@@ -5,16 +5,18 @@ carry the time of the worker that wrote them, so a search by time begins `CLOCKS
 clocks of workers and brokers may differ by that much, and nothing is missed.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from dovetail.errors import DovetailError, TopicUnknown, Unavailable
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.kafka.client.client import LATEST, Partition, client_of, name_of
+from dovetail.kafka.client.client import LATEST, USUAL_MANNERS, Partition, client_of, name_of
 from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
 #: What librdkafka reports and repairs itself. A topic that was made just now is not known to every
@@ -30,9 +32,15 @@ CLOCKS_MS = 60_000
 POLL_S = 0.1
 
 
-def ends_of(brokers: Brokers, topics: Iterable[str]) -> dict[Partition, int]:
+def ends_of(
+    brokers: Brokers, topics: Iterable[str], *, within_s: float | None = None
+) -> dict[Partition, int]:
     """Where topics end now. Raises `TopicUnknown`, `Unavailable`."""
-    client = client_of(brokers)
+    manners = USUAL_MANNERS
+    if within_s is not None and within_s < manners.timeout_s:
+        # Whole seconds: clients of equal manners are shared, and all are kept.
+        manners = replace(manners, timeout_s=max(1, math.ceil(within_s)))
+    client = client_of(brokers, manners)
     try:
         there = client.partitions(topics)
     except TopicUnknown as error:
