@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
 
+import msgspec
+
 from dovetail.errors import InvalidInput
 from dovetail.given_functions import check_ran
 from dovetail.teams.envelope import JobId
@@ -116,8 +118,7 @@ class Connector:
         return derived if self.id_suffix is None else JobId(f"{derived}/{self.id_suffix}")
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(msgspec.Struct, frozen=True, gc=False):
     """A job for another team, its payload not encoded yet."""
 
     target: str

@@ -9,6 +9,7 @@ does not lead one of them to a second place.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from dovetail.kafka.client.client import Partition
 from dovetail.spark.records import murmur2
@@ -75,8 +76,7 @@ def outcome_row(
         value, headers = None, ended.mark()
     topics = _topics(stage, job, ended)
     if topics:
-        text = " ".join(f"{topic}={counts[topic]}" for topic in topics)
-        headers = [*headers, (PARTITIONS, text.encode())]
+        headers = [*headers, _partitions(tuple([(topic, counts[topic]) for topic in topics]))]
     if topics and isinstance(ended, Done) and any(one.item for one in ended.forwards):
         headers = [*headers, (SPRAYED, b"%d" % now_ms)]
     return place, Row(offset, OUTCOME, key, value, tuple(headers))
@@ -202,7 +202,12 @@ def _topics(stage: Stage, job: Job, ended: Ended) -> list[str]:
         target = stage.targets[one.target]
         topic = target.gather_topic if is_opening(one.item) else target.input_topic
         found.append(stage.delays_topic if one.after_ms else topic)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found)) if len(found) > 1 else found
+
+
+@lru_cache(256)
+def _partitions(counts: tuple[tuple[str, int], ...]) -> Header:
+    return PARTITIONS, " ".join(f"{topic}={count}" for topic, count in counts).encode()
 
 
 def _placed(topic: str, row: Row, counts: Mapping[str, int]) -> tuple[Partition, Row]:

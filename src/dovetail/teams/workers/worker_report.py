@@ -226,7 +226,8 @@ class Outcomes:
 
             for forward in made:
                 # Its record names its parent too.
-                key, encode = key_of(forward.id), self._encoders[forward.target]
+                key = job.key if forward.id is job_id else key_of(forward.id)
+                encode = self._encoders[forward.target]
                 payload = self._encoded(encode, forward.payload, len(key) + len(job.key))
                 item = forward.item if gathered else ""
                 about = (forward.target, key, payload, forward.after_ms, item)
