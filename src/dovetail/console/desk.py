@@ -45,6 +45,10 @@ class ServedNode(Protocol):
         """Whether clients should be sent here, and if not, why."""
         ...
 
+    def unwell(self) -> list[str]:
+        """What is not served here though other things are."""
+        ...
+
     def cluster(self) -> ClusterReport | None:
         """The cluster as an overseer sees it; None on a node that is none."""
         ...

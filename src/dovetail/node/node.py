@@ -164,6 +164,11 @@ class Node:
             reasons += ask()
         return not reasons, reasons
 
+    def unwell(self) -> list[str]:
+        """What is not served though others are: no reason to send nobody here (B18)."""
+        unwell = () if self._timelines is None else self._timelines.report().unwell
+        return [f"timelines: {text}" for _, text in unwell]
+
     def cluster(self) -> ClusterReport | None:
         """The cluster, if this node is an overseer of it."""
         return None if self._overseer is None else self._overseer.report()
@@ -409,7 +414,7 @@ class Node:
             partitions=0 if self._broker is None else len(self._broker.log.partitions()),
             storage_out=self._storage is not None and self._storage.out_because is not None,
             copies_lacking=0 if self._broker is None else self._broker.copies_lacking(),
-            reasons=tuple(self.ready()[1][:REASONS_MAX]),
+            reasons=tuple([*self.ready()[1], *self.unwell()][:REASONS_MAX]),
         )
 
     def _start_prober(self, insight: Insight, node_id: int) -> Prober:

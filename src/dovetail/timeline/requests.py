@@ -136,7 +136,7 @@ class Requests(Operating):
 
         # A few at a time are asked to move, and the next ones by what is so then: or all would.
         report = self._context.health.report(now_ms=now_ms)
-        share = MOVE_SHARE_UNWELL if report.of_all else MOVE_SHARE
+        share = MOVE_SHARE_UNWELL if report.concerns(running.record.name) else MOVE_SHARE
         asked = self._context.rng.random() < share
         is_consumer = target is Target.CONSUMER
         better = self._context.better(running.record.name, is_consumer) if asked else ""

@@ -34,12 +34,16 @@ class Status:
         self.registry = CollectorRegistry()
         self.is_live = True
         self.reasons: list[str] = []
+        self.bad: list[str] = []
 
     def live(self) -> bool:
         return self.is_live
 
     def ready(self) -> tuple[bool, list[str]]:
         return not self.reasons, self.reasons
+
+    def unwell(self) -> list[str]:
+        return self.bad
 
     def cluster(self) -> None:
         return None
@@ -63,17 +67,23 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Status, httpx.AsyncClien
 
 
 async def test_probes_follow_the_node(served: tuple[Status, httpx.AsyncClient]) -> None:
-    """U6: `/livez` and `/readyz` are 200, or 503 with the reasons."""
+    """U6, B18: `/livez` and `/readyz` are 200, or 503 with the reasons; what is unwell alone is
+    named, and closes nothing."""
     status, client = served
     assert (await client.get("/livez")).json() == {"live": True}
     answer = await client.get("/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"ready": True, "reasons": []}
+    assert answer.json() == {"ready": True, "reasons": [], "unwell": []}
+    status.bad = ["timelines: 'bad' cannot be opened"]
+    answer = await client.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {"ready": True, "reasons": [], "unwell": status.bad}
+    status.bad = []
     status.is_live, status.reasons = False, ["disk full: 3 MiB free"]
     assert (await client.get("/livez")).status_code == 503
     answer = await client.get("/readyz")
     assert answer.status_code == 503
-    assert answer.json() == {"ready": False, "reasons": ["disk full: 3 MiB free"]}
+    assert answer.json()["reasons"] == ["disk full: 3 MiB free"]
 
 
 async def test_metrics_and_pages(served: tuple[Status, httpx.AsyncClient]) -> None:

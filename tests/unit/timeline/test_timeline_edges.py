@@ -92,10 +92,14 @@ async def test_a_timeline_whose_file_is_broken_is_told_and_holds_up_no_other() -
         for _ in range(40):
             await store()
         await d.timeline("good").schedule(b"x")
-        assert d._service.report().of_all == [
+        report = d._service.report()
+        assert [text for _, text in report.unwell] == [
             "the store of 'bad' keeps failing",
             "'bad' stores nothing any more: takes no commands: a commit failed",
         ]
+        assert report.of_all == []
+        assert report.concerns("bad")
+        assert not report.concerns("good")
 
         bad._store = inner
         for _ in range(40):

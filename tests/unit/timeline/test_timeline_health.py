@@ -158,7 +158,9 @@ def test_a_store_of_its_own_fails_alone() -> None:
         apart.storage_of("bad").admit()
     with pytest.raises(Unavailable, match="one operation in 10"):
         together.storage_of("good").admit()
-    assert apart.report(now_ms=T).of_all == ["the store of 'bad' keeps failing"]
+    assert apart.report(now_ms=T).unwell == (("bad", "the store of 'bad' keeps failing"),)
+    assert apart.report(now_ms=T).of_all == []
+    assert not together.report(now_ms=T).unwell
     assert together.report(now_ms=T).of_all == ["the timeline store keeps failing"]
     for health in (apart, together):
         assert health.gauges(now_ms=T)[Degradation.STORAGE] == 1

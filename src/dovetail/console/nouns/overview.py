@@ -162,7 +162,7 @@ async def _ask(desk: Desk) -> _Answers:
 
 def _facts(desk: Desk, nodes: list[NodeReport], asked: _Answers) -> Facts:
     # What a node registered is some seconds old; this one knows better of itself.
-    here, reasons = desk.settings.node.node_id, tuple(desk.node.ready()[1])
+    here, reasons = desk.settings.node.node_id, (*desk.node.ready()[1], *desk.node.unwell())
     judged = [
         msgspec.structs.replace(node, reasons=reasons) if node.node_id == here else node
         for node in nodes

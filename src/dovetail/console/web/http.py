@@ -1,7 +1,8 @@
 """The web application of a node: probes, metrics, the API, the console's pages.
 
 `/livez` is 200 while the process can still do its work and 503 when only a restart helps.
-`/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
+`/readyz` is 200 when clients should be sent here, else 503 with the reasons; `unwell` names what is
+not served either way, such as a timeline whose file is broken. Both answer JSON.
 The server shares the node's loop, so a loop that hangs fails its probes, which is what probes are
 for. It starts before the rest of the node, so an early request learns what is still missing.
 
@@ -148,7 +149,8 @@ class Console:
 
     async def _readyz(self, _: Request) -> Response:
         ready, reasons = self.desk.node.ready()
-        return JSONResponse({"ready": ready, "reasons": reasons}, status_code=200 if ready else 503)
+        answer = {"ready": ready, "reasons": reasons, "unwell": self.desk.node.unwell()}
+        return JSONResponse(answer, status_code=200 if ready else 503)
 
     async def _metrics(self, request: Request) -> Response:
         page, content_type = render(self.desk.node.registry, request.headers.get("accept", ""))

@@ -195,11 +195,22 @@ class Report:
 
     condition: Condition
     reasons: tuple[tuple[Degradation, str], ...] = ()
+    #: Of these, what is wrong with the stores of single timelines, with their names.
+    unwell: tuple[tuple[str, str], ...] = ()
 
     @property
     def of_all(self) -> list[str]:
         """The reasons that concern every client: a load balancer should send nobody here."""
-        return [text for degradation, text in self.reasons if degradation in _OF_ALL]
+        apart = {text for _, text in self.unwell}
+        return [
+            text
+            for degradation, text in self.reasons
+            if degradation in _OF_ALL and text not in apart
+        ]
+
+    def concerns(self, timeline: str) -> bool:
+        """Whether a client of this timeline should go elsewhere."""
+        return bool(self.of_all) or any(name == timeline for name, _ in self.unwell)
 
 
 class Health:
@@ -326,14 +337,10 @@ class Health:
             reasons.append((Degradation.DRIFT, self.drift_reason))
         if self.storage.failing:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
-        for name in self._failing():
-            reasons.append((Degradation.STORAGE, f"the store of {name!r} keeps failing"))
-        for name, why in sorted(self._out.items()):
-            reasons.append((Degradation.STORAGE, f"{name!r} stores nothing any more: {why}"))
-        for name in self._stuck():
-            reasons.append((Degradation.STORAGE, f"the store leases nothing of {name!r}"))
-        for name, why in sorted(self.unopened.items()):
-            reasons.append((Degradation.STORAGE, f"{name!r} cannot be opened: {why}"))
+        if self._one_store:
+            reasons += [(Degradation.STORAGE, _leases_nothing(name)) for name in self._stuck()]
+        unwell = self._unwell()
+        reasons += [(Degradation.STORAGE, text) for _, text in unwell]
         if parted := self.peers.reason(now_ms):
             reasons.append((Degradation.PARTITION, parted))
 
@@ -349,7 +356,26 @@ class Health:
                 reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))
 
         condition = Condition.DEGRADED if reasons else Condition.HEALTHY
-        return Report(condition, tuple(reasons))
+        return Report(condition, tuple(reasons), tuple(unwell))
+
+    def _unwell(self) -> list[tuple[str, str]]:
+        """Timelines whose own stores do not work, while others may."""
+        found = [(name, f"the store of {name!r} keeps failing") for name in self._failing()]
+        found += [
+            (name, f"{name!r} stores nothing any more: {why}")
+            for name, why in sorted(self._out.items())
+        ]
+        if not self._one_store:
+            found += [(name, _leases_nothing(name)) for name in self._stuck()]
+        found += [
+            (name, f"{name!r} cannot be opened: {why}")
+            for name, why in sorted(self.unopened.items())
+        ]
+        return found
+
+
+def _leases_nothing(timeline: str) -> str:
+    return f"the store leases nothing of {timeline!r}"
 
 
 def _closed(gates: Mapping[str, Gate], now_ms: int) -> int:
