@@ -211,9 +211,9 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 check_ran(handler(event, leadership), "the handler")
-            except (KeyboardInterrupt, SystemExit):
-                raise
             except BaseException as error:  # noqa: BLE001 - isolated, whatever its class
+                # Also `sys.exit()`: on a thread it ends no program, and out of here it would end
+                # the loop under the stream, which would stand still.
                 self._fail(event, error, batch)
         return self._count(batch)
 
@@ -247,9 +247,9 @@ class IsolatedHandler:
         held, defect = self.held, None
         try:
             verdict = Verdict(self._filter.verdict(event, leadership))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - a user's filter may raise anything
+        except BaseException as error:  # a user's filter may raise anything
+            if self._is_async and isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             verdict, defect = Verdict.WAIT, error
 
         if verdict is not Verdict.WAIT or not leadership.valid:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
 
-from dovetail.election import ClusterMember
+from dovetail.election import ClusterMember, Leadership
 from dovetail.errors import Fenced, InvalidInput, Unavailable, Uncertain
 from dovetail.stream import (
     BlockingLeadership,
@@ -22,6 +22,7 @@ from dovetail.stream import (
     SharedStream,
 )
 from dovetail.stream.blocking import BlockingHandler
+from dovetail.stream.filter import OnlyLeader, Verdict
 from dovetail.stream.handler import PlainHandler
 
 
@@ -46,6 +47,47 @@ def test_a_member_leads_loses_and_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="is closed"):
             first.lead(DEADLINE_S)
         first.call(second.close())
+
+
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("where", ["handler", "filter"])
+def test_a_handler_that_ends_its_thread_does_not_end_the_stream(
+    tmp_path: Path, end: BaseException, where: str
+) -> None:
+    """S1, R5: `sys.exit()` ended the loop under the stream, which stood still and called itself
+    healthy."""
+    cluster, over, raised = MemoryCluster(tmp_path), threading.Event(), list[bytes]()
+
+    def fail_once(event: Event, here: str) -> None:
+        if here == where and event.value == b"1" and not raised:
+            raised.append(event.value)
+            raise end
+
+    class Filter(OnlyLeader):
+        def verdict(self, event: Event, leadership: Leadership) -> Verdict:
+            fail_once(event, "filter")
+            return super().verdict(event, leadership)
+
+    def handle(event: Event, leadership: BlockingLeadership) -> None:
+        fail_once(event, "handler")
+        if event.value == b"2":
+            over.set()
+
+    def make(plain: PlainHandler) -> SharedStream:
+        settings = cluster.settings("a")
+        return SharedStream(
+            cluster.source,
+            plain,
+            member=cluster.member("a"),
+            settings=settings,
+            event_filter=Filter(),
+        )
+
+    with BlockingStream(make, handle) as stream:
+        for value in (b"0", b"1", b"2"):
+            stream.call(cluster.source.send(value))
+        assert over.wait(DEADLINE_S)
+    assert raised == [b"1"]
 
 
 def test_a_member_that_does_not_lead_in_time_says_so(tmp_path: Path) -> None:
