@@ -176,7 +176,8 @@ def _host(text: str) -> x509.GeneralName:
         name = text.encode("idna").decode()
     except UnicodeError:
         name = ""
-    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+    # No last part is a number: 999.1.1.1 is a mistyped address, which no client would accept.
+    if not re.fullmatch(r"(\*\.)?([A-Za-z0-9_-]+\.)*(?![0-9]+$)[A-Za-z0-9_-]+", name):
         raise InvalidInput(f"{text!r} is neither a host name nor an address")
     return x509.DNSName(name)
 

@@ -78,7 +78,8 @@ def test_a_name_that_no_certificate_takes_is_refused(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize(
-    "host", ["", "a b", "a\0", "x" * 64 + ".org", "\ud800", "a..b", "1.2.3.4/8"]
+    "host",
+    ["", "a b", "a\0", "x" * 64 + ".org", "\ud800", "a..b", "1.2.3.4/8", "999.1.1.1", "1.2.3"],
 )
 def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
     """R4: before anything is written."""
