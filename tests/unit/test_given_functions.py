@@ -9,6 +9,7 @@ import pytest
 from tests.unit.stream.memory_cluster import MemoryCluster
 
 from dovetail.errors import InvalidInput
+from dovetail.outbox import Producer
 from dovetail.stream import BlockingStream
 from dovetail.teams.team import Team
 from dovetail.timeline.client.fake import fake_dovetail
@@ -77,6 +78,14 @@ def test_what_is_not_awaited_must_not_be_async() -> None:
     for give in _places(team, other, third)[1:]:
         with pytest.raises(InvalidInput, match="must be a plain function"):
             give(coroutine)
+
+
+@pytest.mark.parametrize("odd", [generator, async_generator, coroutine, "report"], ids=_named)
+def test_a_producer_refuses_it_too(odd: Any) -> None:
+    """O1: nobody awaited an async `on_error`, and nobody heard of what was not delivered."""
+    for given in ({"on_error": odd}, {"encode": odd}):
+        with pytest.raises(InvalidInput, match="of a producer"):
+            Producer("t", backend="test", **given)
 
 
 def _places(team: Team, other: Team, third: Team) -> list[Callable[[Any], object]]:

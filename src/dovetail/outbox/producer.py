@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dovetail.errors import InvalidInput
 from dovetail.foreign import encoded
+from dovetail.given_functions import check_plain_function
 from dovetail.outbox.backends import FLUSH_S, Backend, OnError, TestBackend, backend_of
 from dovetail.outbox.message import Due, HeadersGiven, Message
 from dovetail.outbox.spans import published
@@ -55,7 +56,13 @@ class Producer:
         settings: "Settings | None" = None,
         on_error: OnError | None = None,
     ) -> None:
-        """`on_error` gets topic and reason of what `kafka` or `kafka_async` could not deliver."""
+        """`on_error` gets topic and reason of what `kafka` or `kafka_async` could not deliver.
+
+        Raises `InvalidInput`.
+        """
+        for what, given in (("encode", encode), ("on_error", on_error)):
+            if given is not None:
+                check_plain_function(given, f"{what} of a producer")
         self._topic = topic
         self._on_error = on_error
         self._encode = encode
