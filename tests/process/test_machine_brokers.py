@@ -11,20 +11,25 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests import warm_python
+from tests.process.access.certificates import Authority
 
 WAIT_SECONDS_MAX = 60.0
 #: More than a new broker is behind the other by, so that both get some.
 PARTITIONS = 24
+
+#: How a client shows who it is.
+Login = Mapping[str, str]
+_NO_LOGIN: Login = {}
 
 
 class Machine:
@@ -32,6 +37,8 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: Set for all processes, as NAME=VALUE.
+        self.settings: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
 
@@ -47,6 +54,7 @@ class Machine:
             str(port),
             "--http-port",
             "0",
+            *(f"--set={text}" for text in self.settings),
         ]
         with (self._folder / "log").open("a") as log:
             self._process = warm_python.Popen(
@@ -128,7 +136,7 @@ def leaders(admin: AdminClient) -> set[int]:
     return {partition.leader for partition in known.values()}
 
 
-def produce(bootstrap: str, first: int, count: int) -> None:
+def produce(bootstrap: str, first: int, count: int, login: Login = _NO_LOGIN) -> None:
     """Writes numbers to all partitions; returns when all are acknowledged."""
     failed: list[object] = []
 
@@ -136,7 +144,9 @@ def produce(bootstrap: str, first: int, count: int) -> None:
         if error is not None:
             failed.append(error)
 
-    sender = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    sender = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, **login}
+    )
     for number in range(first, first + count):
         sender.produce(
             "t", str(number).encode(), partition=number % PARTITIONS, on_delivery=answered
@@ -145,9 +155,9 @@ def produce(bootstrap: str, first: int, count: int) -> None:
     assert failed == []
 
 
-def read_all(bootstrap: str, count: int) -> list[list[int]]:
+def read_all(bootstrap: str, count: int, login: Login = _NO_LOGIN) -> list[list[int]]:
     """The numbers of each partition in order, once there are so many."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", **login})
     consumer.assign([TopicPartition("t", number, 0) for number in range(PARTITIONS)])
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -212,3 +222,49 @@ def test_a_broker_that_cannot_start_ends_all_with_the_reason(
     assert f"127.0.0.1:{port} is in use" in log
     assert "broker 101 ended with code" in log
     wait_until(lambda: not machine.brokers(), "nothing is left running")
+
+
+def test_brokers_on_one_machine_know_each_other_where_clients_log_in(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """U2, R4: they show certificates to the process with the disk; others are not let in."""
+    authority = Authority(tmp_path)
+    node = authority.issue("node")
+    (tmp_path / "password").write_text("for the machine")
+    machine.settings = [
+        f"security.tls_certificate={node.certificate}",
+        f"security.tls_key={node.key}",
+        f"security.tls_ca={authority.file}",
+        "security.nodes=node",
+        "security.login=scram-sha-512",
+        "security.authorize=true",
+        f"security.admin_password_file={tmp_path / 'password'}",
+    ]
+    login = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": authority.file,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "admin",
+        "sasl.password": "for the machine",
+    }
+    machine.start()
+    first, second = machine.bootstrap
+    admin = AdminClient({"bootstrap.servers": first, **login})
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(WAIT_SECONDS_MAX)
+    wait_until(lambda: leaders(admin) == {101, 102}, "both brokers lead")
+    produce(first, 0, 50, login)
+    assert read_all(second, 50, login) == expected(50)
+
+    machine.brokers()[102].kill()
+    produce(first, 50, 50, login)
+    assert read_all(first, 100, login) == expected(100)
+    wait_until(lambda: leaders(admin) == {101, 102}, "it is let in again")
+
+    wrong = AdminClient(
+        {"bootstrap.servers": second, "log_level": 0, **login, "sasl.password": "x"}
+    )
+    for stranger in (wrong, AdminClient({"bootstrap.servers": second, "log_level": 0})):
+        with pytest.raises(KafkaException):
+            stranger.list_topics(timeout=3)
+    assert machine.end(signal.SIGTERM) == 0
+    assert machine.brokers() == {}

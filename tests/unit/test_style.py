@@ -102,6 +102,7 @@ GROUND = {
     "foreign",
     "given_functions",
     "logging",
+    "prompt_future",
     "record_batch",
     "record_check",
     "supervision",

@@ -96,6 +96,8 @@ class OwnedPartitions:
         self._changed: dict[Place, None] = {}
         #: What was claimed while it was being mended, perhaps by ourselves.
         self._doubtful: dict[Place, None] = {}
+        #: Why a partition was not taken at the last attempt.
+        self._refusals: dict[Place, str] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._waiters: set[asyncio.Event] = set()
         self._deciding = Alarm(self._decide, name="log/decide")
@@ -207,6 +209,8 @@ class OwnedPartitions:
             return
         self._changed.update(self._catalog.take_changed())
         for place in [*self._changed]:
+            if self._refusals and self._catalog.living(place.topic_id) is None:
+                self._refusals.pop(place, None)
             owned = self._owned.get(place)
             if owned is not None:
                 self._look_at(place, owned)
@@ -287,7 +291,7 @@ class OwnedPartitions:
                     raise NotOwner(f"another broker claimed {name} while this one opened it")
 
             except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
-                _log.info("partition not taken", partition=name, why=str(error))
+                self._note_refusal(place, name, str(error))
                 await asyncio.sleep(_RACE_MS / 1000)
                 break
             except DovetailError as error:
@@ -302,6 +306,7 @@ class OwnedPartitions:
 
             else:
                 _log.info("partition taken", partition=name, term=partition.term)
+                self._refusals.pop(place, None)
                 partition.assigned = record.assigned.get(place.number, ())
                 owned.work, owned.partition, owned.config = None, partition, record.config
                 self._serve(record, owned, partition)
@@ -309,6 +314,12 @@ class OwnedPartitions:
 
         self.broken.pop((owned.name, owned.number), None)
         self._done(place, owned)
+
+    def _note_refusal(self, place: Place, name: str, why: str) -> None:
+        """Logs why a claim was refused, once: it is tried every `_RACE_MS` as long as it is so."""
+        if self._refusals.get(place) != why:
+            self._refusals[place] = why
+            _log.info("partition not taken", partition=name, why=why)
 
     def _serve(self, record: TopicRecord, owned: _Owned, partition: Partition) -> None:
         if self.broken.pop((owned.name, owned.number), None) is not None:

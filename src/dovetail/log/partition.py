@@ -1,6 +1,4 @@
-"""One partition, on the node that owns it.
-
-Promises:
+"""One partition, on the node that owns it. Promises:
 - A record is readable only when it is confirmed, and records are confirmed only in order, also from
   one ledger to the next.
 - Offsets are assigned without gaps and never twice; compaction leaves gaps later (`compaction/`).
@@ -36,6 +34,7 @@ from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
+from dovetail.prompt_future import PromptFuture
 from dovetail.record_batch import CONTROL, BatchHeader, read_marker, stamp, stamp_append_time
 from dovetail.storage import Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
@@ -182,7 +181,7 @@ class Partition:
 
         The future raises `SequenceGap`, `ProducerFenced`, `NotOwner`, `DiskFull`, `Uncertain`.
         """
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        future: PromptFuture[Appended] = PromptFuture()
         if self._state is _State.WRITING:
             self._append_now(batch, header, future)
         elif self._state in (_State.LOST, _State.CLOSED):
@@ -217,7 +216,7 @@ class Partition:
 
         base_offset = self._offset_next
         stamp(batch, base_offset=base_offset, leader_epoch=self.term)
-        header = header._replace(base_offset=base_offset)
+        header = BatchHeader(base_offset, *header[1:])
         self._offset_next = header.offset_end
         aborted = self.producers.note(header, now_ms=now_ms, marker=marker)
 

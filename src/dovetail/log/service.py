@@ -45,6 +45,9 @@ _LEDGER_BLOCK = 100
 #: Producer ids taken at once. Kafka takes as many.
 _PRODUCER_BLOCK = 1000
 
+#: Kinds of settings of topics that are kept; a partition more of a kind costs nothing then.
+_CONFIGS_MAX = 1000
+
 
 class Moving(NamedTuple):
     """A partition on its way: the nodes that hold something of it, and those that shall."""
@@ -76,6 +79,8 @@ class Log:
         #: The time of day that retention believes, and when it was last asked for.
         self._time = UnhurriedTime(clock)
         self.defaults = defaults
+        #: Settings of topics, by what they set themselves; most set nothing.
+        self._configs: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
         self.catalog = Catalog(coordinator, on_change=self._on_change)
@@ -199,8 +204,14 @@ class Log:
         return self.catalog.topic_by_id(topic_id)
 
     def config(self, record: TopicRecord) -> TopicConfig:
-        """The topic's settings with defaults filled in."""
-        return self.defaults.with_overrides(record.config)
+        """The topic's settings with defaults filled in; partitions of the same share one object."""
+        own = tuple(record.config.items())
+        known = self._configs.get(own)
+        if known is None:
+            if len(self._configs) >= _CONFIGS_MAX:
+                self._configs.clear()
+            known = self._configs[own] = self.defaults.with_overrides(record.config)
+        return known
 
     def ownership(self, record: TopicRecord, number: int) -> Ownership:
         """Who owns a partition, as last seen."""

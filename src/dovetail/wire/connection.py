@@ -31,6 +31,7 @@ from typing import Any, Protocol, cast
 
 from dovetail.background import later
 from dovetail.errors import ProtocolViolation
+from dovetail.prompt_future import when_done
 from dovetail.wire.budget import ByteBudget
 from dovetail.wire.replies import Answer, OrderedReply, Pending, PipelinedReply, Reply, begin
 
@@ -116,13 +117,12 @@ class Connection(asyncio.BufferedProtocol):
 
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        #: Bytes that were read and belong to frames which could not be started yet.
-        self._rest = b""
+        self._rest = b""  #: Bytes read, of frames that could not be started yet.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         #: How far that frame is charged to the budget, and may be filled.
         self._frame_charged = 0
-        #: Bytes that this connection waits for, and those that it was given after waiting.
+        #: Bytes that this connection waits for, and those that it was given.
         self._awaited_bytes = self._granted_bytes = 0
         self._going_on = False
         #: Whether a frame in `_rest` waits for the budget or the queue, not for more of its bytes.
@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, reply: Reply, size: int) -> None:
         if isinstance(reply, PipelinedReply):
             self._answers.append(Pending(reply.future, size, reply.released))
-            reply.future.add_done_callback(self._flush)
+            when_done(reply.future, self._flush)
         elif isinstance(reply, OrderedReply):
             self._wait_for(reply.answer, size, reply.released)
         elif reply is not None and not isinstance(reply, list):

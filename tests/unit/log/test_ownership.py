@@ -1,9 +1,12 @@
 """Claiming a partition and handing it on, when answers are lost and others are faster."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.unit.log.conftest import Bench, read_all
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Put
@@ -12,7 +15,8 @@ from dovetail.errors import NotOwner, TopicUnknown, Uncertain
 from dovetail.log.catalog import partition_key
 from dovetail.log.chain_keeper import ChainKeeper
 from dovetail.log.ownership import claim, hand_on
-from dovetail.storage import chain
+from dovetail.log.partition import Partition
+from dovetail.storage import LedgerId, LocalStorageNode, chain
 from dovetail.storage.chain import PartitionRecord
 
 KEY = partition_key("t", 0)
@@ -131,3 +135,78 @@ async def test_only_the_owner_names_a_successor(service: EmbeddedCoordinator) ->
     assert ((await stored(service)).term, (await stored(service)).owner) == (5, 2)
     await hand_on(service, partition_key("t", 1), owner=9, successor=2)
     assert await service.get(partition_key("t", 1)) is None
+
+
+@pytest.mark.parametrize("size", [1, 3000])
+@pytest.mark.parametrize("batches", [1, 2, 62, 63, 64, 65, 100])
+async def test_a_takeover_finds_all_of_a_small_ledger(
+    bench: Bench, batches: int, size: int
+) -> None:
+    """L9: read at once or, behind what one read brings, back to it; producers and offsets too."""
+    partition = await bench.topic()
+    for at in range(batches):
+        await bench.send_numbered(partition, b"%d " % at + b"x" * size, sequence=at)
+    await bench.restart(crash=True)
+    partition = bench.log.partition("t", 0)
+    found = [int((record.value or b"").split()[0]) for record in await read_all(partition)]
+    assert found == list(range(batches))
+    again = await bench.send_numbered(
+        partition, b"%d " % (batches - 1) + b"x" * size, sequence=batches - 1
+    )
+    assert again.base_offset == batches - 1
+    assert (await bench.send_numbered(partition, b"new", sequence=batches)).base_offset == batches
+
+
+async def test_a_takeover_of_a_small_ledger_takes_three_reads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L9: one behind the last confirmed entry, one behind that, and the ledger. It was five."""
+    await bench.send(await bench.topic(), b"one")
+    reads: list[int] = []
+    read = LocalStorageNode.read
+
+    async def counted(self: LocalStorageNode, ledger: LedgerId, *args: Any, **more: Any) -> Any:
+        reads.append(ledger)
+        return await read(self, ledger, *args, **more)
+
+    monkeypatch.setattr(LocalStorageNode, "read", counted)
+    await bench.restart(crash=True)
+    assert len(reads) == 3
+
+
+async def test_partitions_of_a_kind_share_their_settings(bench: Bench) -> None:
+    """F60: ten thousand partitions have one object for what their topics set, which is nothing."""
+    first, second = await bench.topic("a"), await bench.topic("b")
+    other = await bench.topic("c", retention_ms="7")
+    assert first.config is second.config
+    assert other.config.retention_ms == 7
+
+    await bench.log.alter_config("b", {"retention.ms": "7"})
+    async with asyncio.timeout(30):
+        while second.config is not other.config:
+            await asyncio.sleep(0.001)
+    assert first.config.retention_ms == -1
+
+
+async def test_a_claim_that_is_refused_again_and_again_is_logged_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried every 100 ms, and an operator reads why once."""
+    caplog.set_level("INFO")
+    opened, attempts = Partition.open, asyncio.Queue[str]()
+
+    async def refused(*given: Any, **more: Any) -> Partition:
+        await attempts.put("tried")
+        raise NotOwner("node 9 is registered again")
+
+    monkeypatch.setattr(Partition, "open", refused)
+    creating = asyncio.ensure_future(bench.log.create_topic("t", partitions=1))
+    for _ in range(3):
+        await asyncio.wait_for(attempts.get(), 30)
+    lines = [line for line in caplog.records if "partition not taken" in line.getMessage()]
+    assert len(lines) == 1
+
+    monkeypatch.setattr(Partition, "open", opened)
+    await creating
+    assert await bench.log.owned.settled(lambda: bool(bench.log.partitions()), timeout_ms=30_000)
+    assert bench.log.owned._refusals == {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from dovetail.access import EVERYTHING, Access, AccessRegistry, Quotas
@@ -115,7 +116,7 @@ class TimeOuts:
 
     def add(self, late: Callable[[], None], timeout_s: float) -> None:
         """Calls `late` after `timeout_s`, or a step later."""
-        self._due_s[late] = asyncio.get_running_loop().time() + timeout_s
+        self._due_s[late] = monotonic() + timeout_s
         if self._alarm is None or not self._alarm.is_set:
             self._alarm = later(TIME_OUT_STEP_S, self._look, name="kafka/time-out")
 
@@ -124,7 +125,7 @@ class TimeOuts:
         self._due_s.pop(late, None)
 
     def _look(self) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         for late in [late for late, due_s in self._due_s.items() if due_s <= now_s]:
             late()  # If it fails it stays, and is called again.
             self.discard(late)

@@ -21,6 +21,7 @@ from dovetail.log.examining import Admit, Store
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.transactions.types import Identity, Place, TransactionError
+from dovetail.prompt_future import PromptFuture, when_done
 from dovetail.record_batch import TRANSACTIONAL, BatchHeader, check_batch
 from dovetail.wire import PipelinedReply
 
@@ -54,7 +55,7 @@ class _Production:
         close: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.reply: asyncio.Future[list[Buffer] | None] = loop.create_future()
+        self.reply: PromptFuture[list[Buffer] | None] = PromptFuture(loop)
         #: Done when no batch is on its way any more, which can be after the reply.
         self.stored: asyncio.Future[None] = loop.create_future()
         self._backend = backend
@@ -80,7 +81,7 @@ class _Production:
                 except DovetailError as error:
                     self._note(place, error)
                 else:
-                    future.add_done_callback(partial(self._on_done, place))
+                    when_done(future, partial(self._on_done, place))
 
     def _name_of(self, topic: m.ProduceRequestTopic) -> str:
         """Raises `TopicIdUnknown` for the id of a topic that was deleted or recreated."""
@@ -167,8 +168,8 @@ class _Production:
             self._end()
 
     def _end(self) -> None:
+        self.stored.set_result(None)  # First: the answer gives the frame's bytes back.
         self._finish()
-        self.stored.set_result(None)
 
     def _finish(self) -> None:
         """All is answered, or the disk did not in time: then it may or may not be stored."""

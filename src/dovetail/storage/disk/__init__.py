@@ -14,6 +14,7 @@ only when a segment has no live entry left, or when its live entries are moved (
     doubt.py        what a damaged node may have lost without knowing it
     compaction.py   frees space, and drops damaged segments
     options.py      settings of a store: durability and sizes
+    room.py         whether the disk is above its reserve
     commands.py     the commands to a store, and its answers
     group.py        commands that share one sync: what was decided, and their bytes
     store.py        the core of a storage node: decides and writes; one thread, no asyncio

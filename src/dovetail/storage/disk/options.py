@@ -24,6 +24,8 @@ class StoreSettings:
     durability: Durability = Durability.SYNC
     segment_bytes: int = 256 * 1024 * 1024
     disk_free_bytes_min: int = 64 * 1024 * 1024
+    #: For how long a disk that had room is taken to have it still.
+    room_known_s: float = 0.0
     compaction_live_ratio: float = 0.5
     reserve_bytes: int = RESERVE_BYTES
     #: A start reads the newest segment entry by entry, so tiny ones end it sooner.

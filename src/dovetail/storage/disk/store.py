@@ -62,6 +62,7 @@ from dovetail.storage.disk.group import Group, encode_group
 from dovetail.storage.disk.index import EntryIndex
 from dovetail.storage.disk.options import Durability, StoreSettings
 from dovetail.storage.disk.recovery import RecoveryReport, recover_segments
+from dovetail.storage.disk.room import Room
 from dovetail.storage.disk.run import Row, RunSet
 from dovetail.storage.disk.segment import (
     MARK,
@@ -88,10 +89,10 @@ class LedgerStore:
         self._settings = settings
         self._rng = rng
         self.out_because: str | None = None
-        #: Why the last write found no room; None since one did. A quota refuses writes to a disk
-        #: that has room.
+        #: Why the last write found no room, as under a quota; None since one did.
         self.full_because: str | None = None
         self.group_report = GroupReport()
+        self._room = Room(disk, settings)
 
         try:
             recovered = recover_segments(disk)
@@ -134,7 +135,7 @@ class LedgerStore:
             return [StorageOut(self.out_because) for _ in commands]
 
         group = Group()
-        has_room = self.has_room()
+        has_room = self._room.was_there() or self.has_room()
         outcomes = [self._decide(command, group, has_room) for command in commands]
         self.group_report = GroupReport()
         if group.records:
@@ -269,7 +270,7 @@ class LedgerStore:
         note_synced(self._disk, Synced(self._active.number, position))
 
     def has_room(self) -> bool:
-        return self._disk.bytes_free() >= self._settings.disk_free_bytes_min
+        return self._room.is_there()
 
     def _write_records(
         self, records: list[tuple[Record, Buffer]], size: int
