@@ -213,7 +213,7 @@ PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
     (living_owner_is_ignored, run, 0),
     (owner_may_be_back, run, 2),
     (lease_without_a_look, run, 10),
-    (mending_steals_back, run, 250),
+    (mending_steals_back, run, 535),
     (registered_without_looking, run, 1),
     (given_before_it_is_closed, run, 0),
     (deleted_without_a_claim, delete_behind_the_owner, 0),
