@@ -8,34 +8,19 @@ can be asked again.
 Not here: which nodes may call; the listener demands a login first.
 """
 
-from dovetail.buffers import Buffer
 from dovetail.coordination import calls
 from dovetail.coordination.embedded import EmbeddedCoordinator
 from dovetail.coordination.protocol import LeaseId, Revision
-from dovetail.errors import DovetailError, ProtocolViolation
-from dovetail.wire import Connection, PipelinedReply, Reply
-from dovetail.wire.calls import Answer, Request, encode_answer, failure_of
+from dovetail.wire.calls import Answer, Request
+from dovetail.wire.service import CallService
 
 
-class CoordinationService:
+class CoordinationService(CallService):
     """A `Dispatch` for the calls to one embedded coordinator."""
 
     def __init__(self, coordinator: EmbeddedCoordinator) -> None:
+        super().__init__(calls.CALLS)
         self._coordinator = coordinator
-
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
-        correlation_id, _, message, payloads = calls.CALLS.decode(frame)
-        if payloads:
-            raise ProtocolViolation(
-                f"{len(payloads)} unexpected bytes after a {type(message).__name__}"
-            )
-        return PipelinedReply.of(self._answered(correlation_id, message))
-
-    async def _answered(self, correlation_id: int, message: Request) -> list[Buffer]:
-        try:
-            return encode_answer(correlation_id, await self._handle(message))
-        except DovetailError as error:
-            return encode_answer(correlation_id, failure_of(error))
 
     async def _handle(self, message: Request) -> Answer:
         match message:

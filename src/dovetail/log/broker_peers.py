@@ -1,4 +1,4 @@
-"""Private calls between brokers: connections to the others, and answers to their calls.
+"""Private calls between brokers: connections to the others.
 
 A broker is reached at the address that it registered last.
 """
@@ -8,18 +8,8 @@ from collections.abc import Callable
 
 from dovetail.addresses import Address
 from dovetail.background import Tasks
-from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, ProtocolViolation, Unavailable
-from dovetail.wire import Connection, PipelinedReply, Reply
-from dovetail.wire.calls import (
-    Answer,
-    CallTable,
-    Failure,
-    Request,
-    encode_answer,
-    failure_of,
-    greeting,
-)
+from dovetail.errors import Unavailable
+from dovetail.wire.calls import greeting
 from dovetail.wire.peer import Peer, PeerSettings
 
 
@@ -68,29 +58,3 @@ class BrokerPeers:
         for _, peer in self._peers.values():
             await peer.close()
         await self._closing.finish()
-
-
-class BrokerService:
-    """A `Dispatch` for what the other brokers ask; a service says how each call is answered."""
-
-    def __init__(self, calls: CallTable) -> None:
-        self._calls = calls
-
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
-        correlation_id, _, message, payloads = self._calls.decode(frame)
-        if payloads:
-            raise ProtocolViolation(
-                f"{len(payloads)} unexpected bytes after a {type(message).__name__}"
-            )
-        return PipelinedReply.of(self._answered(correlation_id, message))
-
-    async def _answered(self, correlation_id: int, message: Request) -> list[Buffer]:
-        answer: Answer | Failure
-        try:
-            answer = await self._handle(message)
-        except DovetailError as error:
-            answer = failure_of(error)
-        return encode_answer(correlation_id, answer)
-
-    async def _handle(self, message: Request) -> Answer:
-        raise NotImplementedError

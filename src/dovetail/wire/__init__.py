@@ -11,6 +11,7 @@ the order of the requests.
     peer.py         the client side: calls one node in frames
     login.py        a client's TLS and login
     calls.py        the codec of private calls: header, version, body, errors, keys, limits
+    service.py      the server side of private calls
     probe.py        latency and clock of other nodes, measured once per peer
 """
 

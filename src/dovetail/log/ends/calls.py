@@ -5,9 +5,10 @@ from typing import Annotated, Final, Protocol
 from msgspec import Meta
 
 from dovetail.errors import Unavailable
-from dovetail.log.broker_peers import BrokerPeers, BrokerService
+from dovetail.log.broker_peers import BrokerPeers
 from dovetail.log.ends.held import HeldEnds
 from dovetail.wire.calls import ENDS_KEYS, Answer, CallTable, Request, decode_answer
+from dovetail.wire.service import CallService
 
 _Life = Annotated[str, Meta(max_length=64)]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -37,7 +38,7 @@ def changed(held: HeldEnds, request: LookEnds) -> EndsChanged:
     return EndsChanged(held.life, number, [(*place, *ends) for place, ends in found])
 
 
-class EndsService(BrokerService):
+class EndsService(CallService):
     """Answers what the other brokers ask."""
 
     def __init__(self, held: HeldEnds) -> None:

@@ -7,7 +7,7 @@ stored twice.
 from typing import Protocol
 
 from dovetail.errors import Unavailable
-from dovetail.log.broker_peers import BrokerPeers, BrokerService
+from dovetail.log.broker_peers import BrokerPeers
 from dovetail.log.share.calls import (
     CALLS,
     BuryShare,
@@ -19,6 +19,7 @@ from dovetail.log.share.calls import (
     WriteShare,
 )
 from dovetail.wire.calls import Answer, Request, decode_answer
+from dovetail.wire.service import CallService
 
 
 class ShareBroker(Protocol):
@@ -103,7 +104,7 @@ class _Remote:
         return await peer.ask(call, lambda data: decode_answer(Stored, data))
 
 
-class ShareService(BrokerService):
+class ShareService(CallService):
     """Answers what the other brokers ask."""
 
     def __init__(self, here: ShareBroker) -> None:

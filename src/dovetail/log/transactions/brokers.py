@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dovetail.errors import DovetailError, Unavailable
-from dovetail.log.broker_peers import BrokerPeers, BrokerService
+from dovetail.log.broker_peers import BrokerPeers
 from dovetail.log.transactions.calls import CALLS, Admit, Admitted, EndedHere, EndHere
 from dovetail.log.transactions.types import Place
 from dovetail.record_batch import Marker
@@ -18,6 +18,7 @@ from dovetail.wire.calls import (
     error_of,
     failure_of,
 )
+from dovetail.wire.service import CallService
 
 Outcomes = list[DovetailError | None]
 
@@ -90,7 +91,7 @@ class RemoteBrokers:
         await self._peers.close()
 
 
-class TransactionService(BrokerService):
+class TransactionService(CallService):
     """Answers what the other brokers ask."""
 
     def __init__(self, here: Here) -> None:
