@@ -9,7 +9,7 @@ import ctypes
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tests.background_work import ENDS_WITH, LASTING, Place
 from tests.crew_run import run_crew
 from tests.database_servers import PostgresServer
 from tests.etcd_server import EtcdCluster, running_cluster
+from tests.local_nodes import LocalNodes
 from tests.outbox_kit import new_topic, read_all
 from tests.planting import WAIT_S_MAX, Planted, Planter
 from tests.unit.stream.memory_cluster import MemoryCluster
@@ -690,50 +691,24 @@ async def test_jobs_of_a_thread_that_failed_are_done() -> None:
 # Ledgers
 
 
-class _TwoNodes:
-    """Storage nodes of a cluster, of which the first is closed."""
-
-    def __init__(self, *nodes: LocalStorageNode) -> None:
-        self._nodes = dict(enumerate(nodes, 1))
-
-    def node(self, number: int) -> LocalStorageNode:
-        return self._nodes[number]
-
-    def near(self, number: int) -> bool:
-        return False
-
-    def choose(
-        self,
-        count: int,
-        *,
-        without: Sequence[int],
-        beside: Sequence[int] = (),
-        among: Collection[int] | None = None,
-    ) -> tuple[int, ...]:
-        return tuple(sorted(self._nodes.keys() - set(without)))[:count]
-
-    def away(self) -> tuple[int, ...]:
-        return ()
-
-
 async def test_a_node_of_a_ledger_is_replaced_after_failures(
     tmp_path: Path, planter: Planter
 ) -> None:
     """R5: storage/replace-nodes: the append that waits for another node is confirmed after it."""
     supervisor, done = Supervisor(), asyncio.get_running_loop().create_future()
-    nodes = []
+    nodes = {}
     for number in (1, 2):
         disk = RealDisk(tmp_path / str(number))
         store = LedgerStore(disk, StoreSettings(disk_free_bytes_min=0), random.Random(number))
-        nodes.append(LocalStorageNode(store))
-    await nodes[0].close()
+        nodes[number] = LocalStorageNode(store)
+    await nodes[1].close()
 
     async def change(_: Placement) -> None:
         pass
 
     with supervisor.supervising():
         placed = Placement(1, SINGLE, (Fragment(0, (1,)),))
-        writer = Ensembles(_TwoNodes(*nodes)).writer(placed, term=Term(1), change=change)
+        writer = Ensembles(LocalNodes(nodes)).writer(placed, term=Term(1), change=change)
         planter.at_start("storage/replace-nodes")
         writer.append(b"entry", done.set_result)
         assert await asyncio.wait_for(done, WAIT_S_MAX) is None

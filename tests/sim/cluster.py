@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from tests.faulty_disk import FaultyDisk
+from tests.sim.pausing import Pausable
 
 from dovetail.errors import DovetailError, EntryUnknown, Fenced, LedgerUnknown, Unavailable
 from dovetail.storage.disk.commands import Append, Fence
@@ -123,34 +124,14 @@ class World:
         return True
 
 
-class Process:
+class Process(Pausable):
     """Something that can crash, pause and be cut off."""
 
     def __init__(self, world: World, name: int) -> None:
+        super().__init__()
         self.world = world
         self.name = name
         self.alive = True
-        self.paused = False
-        self.life = 0
-        self._held_back: list[Callable[[], None]] = []
-
-    def deliver(self, life: int, action: Callable[[], None]) -> None:
-        """Runs an action of this process, now or when it wakes; never in a later life."""
-        if not self.alive or life != self.life:
-            return
-        if self.paused:
-            self._held_back.append(lambda: self.deliver(life, action))
-        else:
-            action()
-
-    def pause(self) -> None:
-        self.paused = True
-
-    def wake(self) -> None:
-        self.paused = False
-        held, self._held_back = self._held_back, []
-        for action in held:
-            action()
 
     def crash(self) -> None:
         self.alive, self.paused = False, False

@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.conftest import RunningNode
 from tests.java import need_java
-from tests.kafka_server import running_kafka
 
 pytest.importorskip("pyspark")
 
@@ -47,22 +46,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made = builder.getOrCreate()
     yield made
     made.stop()
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_kafka(tmp_path_factory.mktemp("kafka")) as server:
-        yield server.bootstrap
-
-
-@pytest.fixture(params=["dovetail", "kafka"])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The brokers: those of a node, or of Apache Kafka."""
-    if request.param == "kafka":
-        found: str = request.getfixturevalue("kafka")
-        return found
-    node: RunningNode = request.getfixturevalue("node")
-    return node.bootstrap
 
 
 def topic_at(bootstrap: str, partitions: int = 2, **settings: str) -> str:

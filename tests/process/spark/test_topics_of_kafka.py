@@ -3,7 +3,7 @@
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +12,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from tests.conftest import RunningNode
-from tests.kafka_server import running_kafka
 
 pytest.importorskip("pyspark")
 import pyarrow as pa
@@ -37,23 +35,6 @@ from dovetail.spark.writing import TaskWriter, write_rows
 #: What is told at once is told within this, also on a loaded machine; a call is tried for 60 s.
 AT_ONCE_S = 30.0
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    quick = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
-    with running_kafka(tmp_path_factory.mktemp("kafka"), quick) as server:
-        yield server.bootstrap
-
-
-@pytest.fixture(params=["dovetail", "kafka"])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The brokers: those of a node, or of Apache Kafka."""
-    if request.param == "kafka":
-        found: str = request.getfixturevalue("kafka")
-        return found
-    node: RunningNode = request.getfixturevalue("node")
-    return node.bootstrap
 
 
 def topic_at(bootstrap: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:

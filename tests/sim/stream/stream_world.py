@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from tests.sim.pausing import Pausable
+
 from dovetail.coordination import LeaseLife
 from dovetail.election import effects as fx
 from dovetail.election.bully import BullyElection, strength
@@ -279,23 +281,20 @@ class SimLeases:
             self.holder = None
 
 
-class Replica:
+class Replica(Pausable):
     """A process: one election, one delivery, its readers and its disk."""
 
     def __init__(self, world: World, number: int) -> None:
+        super().__init__()
         self.world = world
         self.number = number
         self.name = MemberName(f"m{number}")
-        self.alive = False
-        self.paused = False
         #: Gone for good: whatever would start it again does not.
         self.gone = False
-        self.life = 0
         self.disk = Vote()
         #: Crash at one of the next writes of the disk, before or after it.
         self.crash_at_write = 0
         self.rate = world.rng.uniform(*world.clock_rates)
-        self._held_back: list[Callable[[], None]] = []
         self.election: Election
         self.delivery: Delivery[SimEvent]
 
@@ -359,24 +358,6 @@ class Replica:
         if lose_disk:
             self.disk = Vote()
             self.world.checker.disks_lost = True
-
-    def pause(self) -> None:
-        self.paused = True
-
-    def wake(self) -> None:
-        self.paused = False
-        held, self._held_back = self._held_back, []
-        for action in held:
-            action()
-
-    def deliver(self, life: int, action: Callable[[], None]) -> None:
-        """Runs an action of this process, now or when it wakes; never in a later life."""
-        if not self.alive or life != self.life:
-            return
-        if self.paused:
-            self._held_back.append(lambda: self.deliver(life, action))
-        else:
-            action()
 
     def _later(self, delay: float, action: Callable[[], None]) -> None:
         life = self.life

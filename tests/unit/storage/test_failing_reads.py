@@ -3,11 +3,11 @@
 import asyncio
 import errno
 import random
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 from tests.faulty_disk import FaultyDisk
+from tests.local_nodes import LocalNodes
 
 from dovetail.errors import Damaged, DovetailError, Unavailable
 from dovetail.storage import (
@@ -18,39 +18,13 @@ from dovetail.storage import (
     LocalStorageNode,
     Placement,
     Quorum,
-    StorageNode,
     StoreSettings,
     Term,
 )
 
 
-class Several:
-    """Local nodes as a cluster."""
-
-    def __init__(self, count: int) -> None:
-        self.local = {n: _node(n) for n in range(1, count + 1)}
-        self.absent: set[int] = set()
-
-    def node(self, number: int) -> StorageNode:
-        if number in self.absent:
-            raise Unavailable(f"{number} is away")
-        return self.local[number]
-
-    def near(self, number: int) -> bool:
-        return False
-
-    def choose(
-        self,
-        count: int,
-        *,
-        without: Sequence[int],
-        beside: Sequence[int] = (),
-        among: Collection[int] | None = None,
-    ) -> tuple[int, ...]:
-        return tuple(n for n in self.local if n not in without)[:count]
-
-    def away(self) -> tuple[int, ...]:
-        return ()
+def several(count: int) -> LocalNodes:
+    return LocalNodes({n: _node(n) for n in range(1, count + 1)})
 
 
 def _node(number: int) -> LocalStorageNode:
@@ -62,7 +36,7 @@ def _node(number: int) -> LocalStorageNode:
     return LocalStorageNode(store)
 
 
-async def filled(nodes: Several, quorum: Quorum) -> tuple[Ensembles, Placement]:
+async def filled(nodes: LocalNodes, quorum: Quorum) -> tuple[Ensembles, Placement]:
     """A ledger with three entries."""
     ensembles = Ensembles(nodes)
     placement = ensembles.place(LedgerId(1), quorum)
@@ -84,7 +58,7 @@ def input_output_error(*_: Any, **__: Any) -> None:
 
 async def test_another_node_is_read_when_a_local_disk_fails() -> None:
     """L7: two others have the entry."""
-    nodes = Several(3)
+    nodes = several(3)
     ensembles, placement = await filled(nodes, Quorum(3, 3, 2))
     first = nodes.local[placement.nodes_for(0)[0]]
     first._store.read = input_output_error  # type: ignore[method-assign, assignment]
@@ -94,7 +68,7 @@ async def test_another_node_is_read_when_a_local_disk_fails() -> None:
 
 async def test_a_recovery_ends_when_the_disk_fails() -> None:
     """L9: with an error, and not never."""
-    nodes = Several(1)
+    nodes = several(1)
     ensembles, placement = await filled(nodes, Quorum(1, 1, 1))
     nodes.local[1]._store.read = input_output_error  # type: ignore[method-assign, assignment]
     async with asyncio.timeout(30):
@@ -104,7 +78,7 @@ async def test_a_recovery_ends_when_the_disk_fails() -> None:
 
 async def test_who_is_away_may_have_what_another_has_damaged() -> None:
     """L7: that passes, so it is asked again; damage would be for good."""
-    nodes = Several(2)
+    nodes = several(2)
     ensembles, placement = await filled(nodes, Quorum(2, 2, 2))
     away, damaged = placement.nodes_for(0)
 
@@ -133,7 +107,7 @@ async def test_a_silent_node_is_waited_for_once() -> None:
 
     Nobody waits for it alone, and it is asked last from then on.
     """
-    nodes = Several(3)
+    nodes = several(3)
     ensembles, placement = await filled(nodes, Quorum(3, 3, 2))
     silent = Silent()
     nodes.local[placement.nodes_for(0)[0]] = silent  # type: ignore[assignment]
@@ -146,7 +120,7 @@ async def test_a_silent_node_is_waited_for_once() -> None:
 
 async def test_a_silent_node_is_still_asked_when_the_others_have_nothing() -> None:
     """L7: who does not answer may have it; "nobody has it" would be a lie."""
-    nodes = Several(3)
+    nodes = several(3)
     ensembles, placement = await filled(nodes, Quorum(3, 3, 2))
     last, *others = placement.nodes_for(0)
     for number in others:
