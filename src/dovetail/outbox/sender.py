@@ -21,15 +21,17 @@ from dovetail.compression import codec_number
 from dovetail.errors import (
     DovetailError,
     InvalidBatch,
+    InvalidInput,
     ProducerFenced,
     SequenceGap,
     Unavailable,
 )
+from dovetail.foreign import check_topic
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.kafka.client.producer import EncodedBatch, Producer
 from dovetail.outbox.batch import Batch, Identity, Row
-from dovetail.outbox.drain import Fate, Outcome
+from dovetail.outbox.drain import Dead, Fate, Outcome
 from dovetail.outbox.message import (
     DELAY_HEADER,
     DUE_HEADER,
@@ -101,6 +103,15 @@ def due_later(row: Row) -> bool:
     return headers is not None and (DUE_HEADER in headers or DELAY_HEADER in headers)
 
 
+def _why_no_topic(name: str) -> str:
+    """Why no topic can have this name, which a writer without `Message` may have chosen."""
+    try:
+        check_topic(name)
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
 class KafkaSender:
     """The real one."""
 
@@ -125,6 +136,9 @@ class KafkaSender:
             client.close()
 
     def partitions(self, topic: str) -> int:
+        if _why_no_topic(topic):
+            # Its messages are set aside, which takes no partition.
+            return 1
         with self._client() as client:
             try:
                 found = client.partitions([topic], create=True, timeout_s=METADATA_S)
@@ -146,6 +160,18 @@ class KafkaSender:
     def send(
         self, topic: str, batch: Batch, sets: dict[int, list[Row]], after: "Future[Any] | None"
     ) -> "Future[dict[int, Outcome]]":
+        if reason := _why_no_topic(topic):
+            refused: Future[dict[int, Outcome]] = Future()
+            refused.set_result(
+                {
+                    partition: Outcome(
+                        Fate.ACKNOWLEDGED, dead=tuple(Dead(row.id, reason) for row in rows)
+                    )
+                    for partition, rows in sets.items()
+                }
+            )
+            return refused
+
         encoded = {
             (topic, partition): encode(
                 rows,

@@ -199,6 +199,21 @@ def test_a_name_that_no_timeline_can_have_is_set_aside(
     assert "'a b' cannot name a timeline" in dead.reason
 
 
+@pytest.mark.parametrize("name", ["a b", "", "..", "\u00e9"])
+def test_a_name_that_no_topic_can_have_is_set_aside(postgres: str, kafka: str, name: str) -> None:
+    """O6: as above, of a topic; the next one is sent."""
+    engine, good = create_engine(postgres, poolclass=NullPool), f"good-{uuid.uuid4().hex[:8]}"
+    with engine.begin() as connection:
+        for topic in (name, good):
+            connection.execute(
+                text("INSERT INTO kafka_messages (topic, payload) VALUES (:topic, 'x')"),
+                {"topic": topic},
+            )
+    drain_all(postgres, kafka)
+    (dead,) = list_dead(engine)
+    assert "cannot name a topic" in dead.reason
+
+
 def test_a_timeline_that_is_not_there_yet(
     postgres: str, kafka: str, client: BlockingDovetail
 ) -> None:
