@@ -71,6 +71,8 @@ class Desk:
     outbox_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     #: Turns of the processes that read messages by their schemas.
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    #: Callers who receive messages of timelines now.
+    receivers: int = 0
     pipelines: PipelineReports = field(init=False)
     dead_topics: DeadTopics = field(init=False)
     streams: Streams = field(init=False)

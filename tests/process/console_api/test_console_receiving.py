@@ -2,8 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import os
+import select
 import socket
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.console_kit import TOKEN, Site, wait_for
 from tests.generated_client import GeneratorMissing, generated_client
 
+from dovetail.console.web.http import CONNECTIONS_MAX
 from dovetail.timeline.client import connect
 from dovetail.timeline.client.timeline import Draft
 
@@ -56,6 +59,41 @@ def received(site: Site, path: str, **wanted: Any) -> list[Any]:
 
 def leases(messages: list[Any], **more: Any) -> list[Any]:
     return [{"id": each["id"], "version": each["version"]} | more for each in messages]
+
+
+def test_callers_that_wait_keep_no_probe_out(site: Site) -> None:
+    """B27, R3: as many as the node takes connections had every probe refused, of a node that was
+    well."""
+    path = fresh(site, "many")
+    address = (site.node.http_url.removeprefix("http://")).rpartition(":")
+    wanted = b'{"wait_ms": %d}' % WAIT_MS
+    head = (
+        f"POST {path}/receive HTTP/1.1\r\nHost: {address[0]}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(wanted)}\r\n\r\n"
+    )
+    waiting = []
+    try:
+        for _ in range(CONNECTIONS_MAX + 10):
+            one = socket.create_connection((address[0], int(address[2])))
+            waiting.append(one)
+            with contextlib.suppress(OSError):
+                one.sendall(head.encode() + wanted)
+        wait_for("the others are refused", lambda: sum(map(answered, waiting)) >= 10)
+        assert httpx.get(f"{site.node.http_url}/livez", timeout=60).status_code == 200
+    finally:
+        for one in waiting:
+            one.close()
+    site.send("POST", f"{path}/messages", {"body": "x"})
+    assert wait_for("there is room again", lambda: _ok(site, path))
+
+
+def answered(one: socket.socket) -> bool:
+    """Whether the node has said something, or closed."""
+    return bool(select.select([one], [], [], 0)[0])
+
+
+def _ok(site: Site, path: str) -> bool:
+    return site.send("POST", f"{path}/receive", {"wait_ms": 1_000}).status_code == 200
 
 
 def test_a_generated_client_works_off_a_timeline(site: Site, api: Any) -> None:

@@ -22,7 +22,7 @@ from dovetail.background import first_of
 from dovetail.console.desk import Desk
 from dovetail.console.web import content
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.errors import InvalidInput
+from dovetail.errors import InvalidInput, Throttled
 from dovetail.timeline.config import check_name
 from dovetail.timeline.frames import WAIT_MS_MAX
 from dovetail.timeline.message import (
@@ -36,6 +36,9 @@ from dovetail.timeline.message import (
     Version,
 )
 
+#: Callers who wait at once, each on a connection of its own. What is left of all connections
+#: (`console/web/http.py`) is for probes, people, and those who finish what they have received.
+RECEIVERS_MAX = 160
 #: Messages of one call: what makes the cost of a call vanish beside theirs.
 RECEIVED_MAX = 1_000
 #: A thousand leases, each with a reason of the greatest length.
@@ -143,6 +146,11 @@ async def receive_messages(desk: Desk, asked: Asked[None, Receive]) -> Received:
     before that, or another consumer receives it. What a caller does not wait for is not lost: it
     goes to another one at once."""
     name, receiver, wanted = check_name(asked.path["timeline"]), desk.receiver(), asked.body
+    if desk.receivers >= RECEIVERS_MAX:
+        raise Throttled(
+            f"{RECEIVERS_MAX} callers receive from this node at this moment; wait on fewer "
+            "connections, with a larger limit, or ask another node"
+        )
     found: list[Leased] = []
 
     async def receive() -> None:
@@ -156,7 +164,11 @@ async def receive_messages(desk: Desk, asked: Asked[None, Receive]) -> Received:
             )
         )
 
-    _, gone = await first_of(receive(), asked.gone())
+    desk.receivers += 1
+    try:
+        _, gone = await first_of(receive(), asked.gone())
+    finally:
+        desk.receivers -= 1
     if gone and found:
         await receiver.give_back(name, found)
     return Received([_received(message) for message in found])
