@@ -246,7 +246,9 @@ async def test_appends_of_one_turn_share_frames_and_syncs(tmp_path: Path) -> Non
 
 async def test_ten_thousand_appends_are_pipelined(tmp_path: Path) -> None:
     """L4, L6: 10,000 entries of 1 KiB, all begun before the first is answered."""
-    async with storage_door(tmp_path) as door, remote(door) as node:
+    # How soon they are answered is not what this is about: the machine may be very busy.
+    unhurried = replace(QUICK, call_ms_max=120_000, connect_ms_max=120_000)
+    async with storage_door(tmp_path) as door, remote(door, unhurried) as node:
         told: list[int] = []
         payloads = [n.to_bytes(4, "big") * 256 for n in range(10_000)]
         begun = [begin(node, 1, n, p, told=told.append) for n, p in enumerate(payloads)]
