@@ -1,8 +1,8 @@
 """A shop with FastAPI and SQLAlchemy: an order and its event are saved together, or not at all.
 
-pip install fastapi uvicorn                          # and the extra [outbox]
+pip install fastapi uvicorn                          # and the extra [outbox]; also [postgres]
 dovetail up &                                        # a Kafka for every client
-export DATABASE=sqlite:///shop.db
+export DATABASE=sqlite:///shop.db                    # or postgresql://app:secret@localhost/shop
 python -m examples.outbox_fastapi.app init
 uvicorn examples.outbox_fastapi.app:app &            # the relay runs inside
 curl -X POST localhost:8000/orders -H 'content-type: application/json' -d '{"total": 12.5}'

@@ -67,7 +67,7 @@ class Operating:
             return found
         if self._all.is_ready(name):
             raise Unavailable(f"timeline {name!r} cannot be opened here at the moment")
-        raise TopicUnknown(f"no timeline {name!r}")
+        raise TopicUnknown(f"no timeline {name!r}; create it first (dovetail timeline create)")
 
     async def find(self, name: str) -> None:
         """Opens a timeline that another broker has just made, before anybody hears of none."""

@@ -1,9 +1,11 @@
 """The console's own files, where reading them is enough."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from tests.cli_reference import refusal, whole_tree
 
 import dovetail.console
 from dovetail.console.web import pages
@@ -50,6 +52,25 @@ def test_modules_set_text_only_as_text(path: Path) -> None:
     assert not re.search(r"setAttribute\(\s*[\"']style", text)
     assert text.count("\n") <= LINES_MAX
     assert text.startswith("/*"), "a module says what it is"
+
+
+def filled_in(path: Path) -> str:
+    """A module with something in the places of its templates, and lines of one text joined."""
+    return re.sub(r"` \+\s*`", "", re.sub(r"\$\{.*?\}", "x", path.read_text()))
+
+
+def test_commands_that_pages_show_exist() -> None:
+    """U5, U7: with their options; what is copied from a page works in a terminal."""
+    shown = [
+        command
+        for path in MODULES
+        for text in re.findall(r"[`\"]([^`\"\n]*\bdovetail [a-z][^`\"\n]*)[`\"]", filled_in(path))
+        for command in re.findall(r"(?:^|\| |&& |: )dovetail ([a-z][^|&]*)", text)
+    ]
+    assert len(shown) >= 12
+    root = whole_tree()
+    for command in shown:
+        assert refusal(root, shlex.split(command)) is None, command
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(STATIC)) for path in FILES])

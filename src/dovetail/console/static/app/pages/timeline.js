@@ -269,7 +269,7 @@ function messages(list, timeline, at) {
           "It was handled or cancelled, or never existed. Clear the fields to see the next ones.",
         )
       : empty("Nothing is scheduled", "To schedule a message in ten minutes:", {
-          command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
+          command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --in 10m`,
         });
   }
   const open = at.query.get("open");
