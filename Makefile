@@ -87,7 +87,7 @@ soak: .venv/ready ## Long simulations, fuzz and kill runs: make soak SEEDS=50000
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@LOAD_PAUSE_S=0 SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
 	@STRANGERS=1 $(PY) -m pytest -q --timeout 0 tests/compat/test_frameworks.py
-	@SPARK_DRIVER_KILLS=2 SPARK_PROGRAMS=1 SPARK_VERSIONS=4.0.5,4.1.4,4.2.1 $(PY) -m pytest -q --timeout 0 tests/process/spark
+	@SPARK_DRIVER_KILLS=2 ICEBERG_KILLS=8 SPARK_PROGRAMS=1 SPARK_VERSIONS=4.0.5,4.1.4,4.2.1 $(PY) -m pytest -q --timeout 0 tests/process/spark
 	@TEAM_JOBS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
 	@TEAM_JOBS=10000 TEAM_FAULTS=15 $(PY) -m pytest -q -s --timeout 0 tests/process/teams/test_teams_cluster.py tests/process/teams/test_teams_kafka.py
 	@DEMO_MINUTES=3 DEMO_RATE=10 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
