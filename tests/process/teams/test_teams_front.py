@@ -12,6 +12,7 @@ from tests.conftest import RunningNode
 from tests.process.teams.test_teams_again import read
 
 from dovetail.errors import InvalidInput, TopicUnknown, Uncertain
+from dovetail.kafka.client.client import client_of
 from dovetail.teams import FrontEnd, JobFailed, Pipeline, Team, create_topics
 from dovetail.teams.codecs import Undecodable
 from dovetail.teams.front.outcome_reader import CLOCKS_MS, Reader
@@ -190,7 +191,26 @@ def test_a_known_id_is_told(node: RunningNode) -> None:
 
 def test_topics_that_are_not_there_are_told(node: RunningNode) -> None:
     """T8, U7: a reader of results does not wait for a topic that nobody made."""
-    with FrontEnd(pipeline_of_one(), node.bootstrap) as front:
-        for read_it in (front.results, lambda: front.ask(1)):
-            with pytest.raises(TopicUnknown, match="start the pipeline, or create its topics"):
-                read_it()
+    with (
+        FrontEnd(pipeline_of_one(), node.bootstrap) as front,
+        pytest.raises(TopicUnknown, match="start the pipeline, or create its topics"),
+    ):
+        front.results()
+
+
+@pytest.mark.parametrize("way", ["submit", "ask"])
+def test_who_submits_first_creates_topics_as_the_pipeline_would(
+    node: RunningNode, way: str
+) -> None:
+    """T8, U7: a front end can begin before the driver; the input topic has a partition for each
+    worker then too, not the one that a broker gives to a topic that it does not know."""
+    pipeline = Pipeline(f"s{uuid.uuid4().hex[:8]}", Team("a", int, workers=3))
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        if way == "submit":
+            front.submit(1, "x")
+        else:
+            with pytest.raises(Uncertain, match="Is a master running"):
+                front.ask(1, "x", timeout_s=0.5)
+        there = client_of(front._brokers).partitions([pipeline.topics().input])
+        assert len(there[pipeline.topics().input]) == 3
+        assert not create_topics(pipeline, node.bootstrap)

@@ -15,7 +15,8 @@ out to be known, it looks for the outcome from the time on at which the job was 
 (`repetition`). `results` begins with the first job of this front end, or now if it has submitted
 none. Neither reads from the beginning of the topics, unless asked to.
 
-Not here: running jobs. A front end needs no running master; jobs wait in their topic.
+Not here: running jobs. A front end needs no running master; jobs wait in their topic, which the
+first submission creates if the pipeline was never started.
 """
 
 import os
@@ -27,7 +28,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, Message, Producer
 
 from dovetail import tracing
-from dovetail.errors import InvalidInput, Uncertain
+from dovetail.errors import InvalidInput, TopicUnknown, Unavailable, Uncertain
 from dovetail.foreign import encoded
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, Partition, client_of
@@ -39,6 +40,7 @@ from dovetail.teams.front.repetition import first_accepted
 from dovetail.teams.front.submitted import Submitted
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import KIND, POSTPONED, RECORD_BYTES_MAX, Outcome, outcome_of
+from dovetail.teams.topics import create_topics
 
 #: How long a submission is tried; Kafka's delivery.timeout.ms.
 TIMEOUT_S = 120.0
@@ -46,6 +48,8 @@ _POLL_S = 0.1
 #: How long storing a job may take at least, however short its result is waited for: what is stored
 #: says more than what may be.
 _STORE_S_MIN = 5.0
+#: How long the first submission asks for its topics, of a broker that does not answer.
+_LOOK_S = 5.0
 #: Between two tries of jobs that a broker refused for the moment.
 _PAUSE_S = 0.1
 
@@ -69,6 +73,7 @@ class FrontEnd:
         #: By process: in a fork the one of its parent has no threads, and would store nothing. That
         #: one is kept, because putting it away there would hang.
         self._producers: dict[int, Producer] = {}
+        self._topics_seen: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -223,6 +228,7 @@ class FrontEnd:
         teams = {self._pipeline.topics(name).results: name for name in self._pipeline.teams}
 
         deadline = time.monotonic() + timeout_s
+        self._make_topics([self._pipeline.topics(team).input, *teams], timeout_s)
         before = ends_of(self._brokers, teams, within_s=timeout_s)
         left_s = min(self._timeout_s, max(_STORE_S_MIN, deadline - time.monotonic()))
         (job,) = self._submit([(payload, job_id)], team, None, left_s)
@@ -280,6 +286,7 @@ class FrontEnd:
         trace = None if context is None else encoded(context, "traceparent")
         # All are checked before the first one is sent.
         jobs = [_job(encode, payload, job_id, trace) for payload, job_id in given]
+        self._make_topics([topic], timeout_s)
 
         sending = _Sending(topic, jobs, [job_id is not None for _, job_id in given])
         deadline = time.monotonic() + timeout_s
@@ -311,6 +318,23 @@ class FrontEnd:
         }
         # Of two threads that make one, the first decides.
         return self._producers.setdefault(os.getpid(), Producer(config))
+
+    def _make_topics(self, needed: list[str], within_s: float) -> None:
+        """Creates the pipeline's topics if one of these is missing.
+
+        A broker that creates a topic because somebody writes to it would give it one partition,
+        and the team that many workers.
+        """
+        if self._topics_seen.issuperset(needed):
+            return
+        try:
+            client_of(self._brokers).partitions(needed, timeout_s=min(_LOOK_S, within_s))
+        except Unavailable:
+            return  # What is sent next waits for the broker, and says what became of it.
+        except TopicUnknown:
+            settings = dict(self._brokers.settings)
+            create_topics(self._pipeline, self._brokers.bootstrap, config=settings)
+        self._topics_seen.update(needed)
 
 
 class _Sending:
