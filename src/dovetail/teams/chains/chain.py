@@ -211,10 +211,6 @@ class Chain:
         """Whether the chain has an entry for an output partition."""
         return place in self._views
 
-    def has_outcome(self, job: int) -> bool:
-        """Whether the outcome of a job that was taken is stored."""
-        return job not in self._jobs or self._jobs[job].stored
-
     def snapshot(self, *, now_ms: int) -> Snapshot:
         """What an attempt that begins now has to read."""
         position = self.position

@@ -74,12 +74,14 @@ def records_of(found: Iterable[Found], partition: Partition) -> list[Record]:
     records = []
     for offset, at_ms, key, value, headers in found:
         if is_name(key):
-            job = job_of(place="", key=key, value=value, headers=headers)
-            records.append(Record(job, offset, at_ms, named=True))
+            # Most have no headers; the call took a fifth of the time of all this.
+            plain = Job(key, value or b"") if not headers else None
+            job = plain or job_of(place="", key=key, value=value, headers=headers)
+            records.append(Record(job, offset, at_ms, True))
         else:
             place = place_of(topic, number, offset)
             job = job_of(place=place, key=None, value=value, headers=headers)
-            records.append(Record(job, offset, at_ms, named=False))
+            records.append(Record(job, offset, at_ms, False))
     return records
 
 

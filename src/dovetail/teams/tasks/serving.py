@@ -208,7 +208,7 @@ class Serving(Attempt):
             self._made_again(_STORED - offset, ended)
             return
         record = self._jobs.get(offset)
-        if record is None or self._chain.has_outcome(offset):
+        if record is None:
             return
         (place, row), follows = self._rows_of(offset, record.job, ended, ended_ms)
         if self._limits and isinstance(ended, Done):

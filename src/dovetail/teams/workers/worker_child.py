@@ -149,6 +149,7 @@ class _OneByOne:
     def __init__(self, stage: Stage, report: Report, call: "_Call") -> None:
         self._stage, self._report, self._call = stage, report, call
         self._outcomes = Outcomes(stage)
+        self._of = self._outcomes.of
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
         one, report, clock = self.one, self._report, time.monotonic
@@ -171,9 +172,9 @@ class _OneByOne:
             return self._outcomes.again(job)
         try:
             if job.traceparent is None or not tracing.is_on():
-                return self._outcomes.of(job, self._call(job))
+                return self._of(job, self._call(job))
             with _span(self._stage, job):
-                return _with_span(self._outcomes.of(job, self._call(job)))
+                return _with_span(self._of(job, self._call(job)))
         except BaseException as error:  # noqa: BLE001 - sys.exit() of a function is its failure
             return failed(job.number, error)
 
