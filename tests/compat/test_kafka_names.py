@@ -4,6 +4,7 @@
 held against it.
 """
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,12 @@ def described(kafka: RawClient, kind: int, name: str) -> dict[str, Any]:
     wanted = m.DescribeConfigsRequestResource(
         resource_type=kind, resource_name=name, configuration_keys=None
     )
-    (found,) = kafka.ask(m.DescribeConfigsRequest(resources=(wanted,))).results
+    deadline = time.monotonic() + 30
+    while True:
+        (found,) = kafka.ask(m.DescribeConfigsRequest(resources=(wanted,))).results
+        # The controller answers that a topic is there before this broker has heard of it.
+        if found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() > deadline:
+            break
     assert found.error_code == ErrorCode.NONE, found
     return {one.name: one for one in found.configs}
 

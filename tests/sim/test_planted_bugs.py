@@ -12,7 +12,7 @@ from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
-from dovetail.storage import Ensembles
+from dovetail.storage import Ensembles, EntryId
 from dovetail.storage.disk import commands, options, store
 from dovetail.storage.disk.frame import SegmentScan
 from dovetail.storage.disk.options import Durability, StoreSettings
@@ -106,8 +106,11 @@ def recovery_stops_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def short(self: Any, placement: Any, term: Any) -> Any:
         placement, last = await original(self, placement, term)
-        newest = last if last <= 0 else (await ownership._last_checkpoint(self, placement, last))[0]
-        return placement, newest
+        if last <= 0:
+            return placement, last
+        known = await self.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+        newest = await ownership._last_checkpoint(self, placement, last, known=known)
+        return placement, newest.entry
 
     monkeypatch.setattr(Ensembles, "recover", short)
 

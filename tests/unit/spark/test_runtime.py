@@ -99,14 +99,16 @@ def test_a_worker_collects_no_garbage_among_what_is_loaded(monkeypatch: pytest.M
     """T20: Spark's daemon collects all garbage after each task; the driver's process stays as it
     is."""
     pyspark = pytest.importorskip("pyspark")
+    loaded = [[n] for n in range(10_000)]
+    frozen = gc.get_freeze_count()  # A run of many tests freezes what it has loaded.
     runtime.prepare_worker.cache_clear()
     runtime.prepare_worker()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen
 
     monkeypatch.setattr(pyspark.TaskContext, "get", object)
     runtime.prepare_worker.cache_clear()
     try:
         runtime.prepare_worker()
-        assert gc.get_freeze_count() > 10_000
+        assert gc.get_freeze_count() > frozen + len(loaded) - 100
     finally:
         gc.unfreeze()
