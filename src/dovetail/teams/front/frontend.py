@@ -74,6 +74,7 @@ class FrontEnd:
         #: one is kept, because putting it away there would hang.
         self._producers: dict[int, Producer] = {}
         self._topics_seen: set[str] = set()
+        self._producer()  # Now: its first id takes half a second, in which jobs would wait.
 
     def __enter__(self) -> Self:
         return self
