@@ -36,6 +36,10 @@ from dovetail.teams.travel import packing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Jobs run in Python and Java only hands out tasks, so its second compiler would not pay.
+#: An option of the user, such as `spark.driver.extraJavaOptions`, comes behind it and counts.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+
 #: Settings by which a user ships code; then nothing is added.
 _SHIPS = ("spark.archives", "spark.submit.pyFiles")
 
@@ -151,6 +155,7 @@ def _started(
     # Workers on this machine find the module where this process did.
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA_OPTIONS)
     with _output_kept():
         there = submitted_settings(conf if master is None else conf | {"spark.master": master})
     with tempfile.TemporaryDirectory(prefix="dovetail-package-") as folder:
