@@ -1,6 +1,5 @@
 """Teams on a Spark standalone cluster: how functions get there, and what is refused."""
 
-import os
 import random
 import re
 import shlex
@@ -146,8 +145,8 @@ def test_the_commands_of_the_page_work(
 def test_every_job_has_one_outcome_whatever_is_killed_on_a_cluster(
     cluster: SparkCluster, python: Path, node_factory: NodeFactory, tmp_path: Path
 ) -> None:
-    """T2, T3, T5, T7, T12: drivers, workers, executors; in a soak brokers and functions too. A
-    driver that slept goes on beside its successor, because its executors were awake."""
+    """T2, T3, T5, T7, T12: brokers, drivers, workers, executors, Python workers, functions; one
+    that slept goes on beside its successor, because its executors were awake."""
     node = node_factory()
     archive = tmp_path / "kills.tar.gz"
     package("tests.process.teams.kill_graph", archive, folder=ROOT)
@@ -172,10 +171,8 @@ def test_every_job_has_one_outcome_whatever_is_killed_on_a_cluster(
             cluster.start_worker(number)
             return f"killed worker {number} of Spark, and started another"
 
-        kinds = [faults.pause_driver, faults.kill_executor, kill_spark_worker]
-        if "TEAM_FAULTS" in os.environ:
-            # What test_teams_kills kills too.
-            kinds += [faults.kill_broker, faults.kill_worker, faults.kill_function]
+        kinds = [faults.pause_driver, faults.kill_broker, faults.kill_executor, kill_spark_worker]
+        kinds += [faults.kill_worker, faults.kill_function]
         plan = [*faults.plan(kinds), lambda: faults.kill_driver(replace=False)]
         faults.tell(f"{masters.leader().name} leads; {len(plan)} faults to come")
         run_with_faults(kills, node.bootstrap, faults, plan, outcomes)

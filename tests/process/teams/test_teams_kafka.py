@@ -1,6 +1,5 @@
 """Teams and their front end on a real Apache Kafka: all that needs no timeline."""
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,8 +57,8 @@ def test_a_position_that_is_not_held_is_told_with_what_is(kafka: KafkaServer) ->
 
 
 def test_every_job_has_one_outcome_on_kafka(kafka: KafkaServer, tmp_path: Path) -> None:
-    """T2, T5, T7: the broker, a worker and a driver's Java are killed, and a driver sleeps; in a
-    soak processes of functions are killed too."""
+    """T2, T5, T7: the broker, workers, functions and a driver's Java are killed, and a driver
+    sleeps."""
     need_java()
     assert not plain.has_delays, "Kafka has no timelines"
     create_topics(plain, kafka.bootstrap)
@@ -74,10 +73,7 @@ def test_every_job_has_one_outcome_on_kafka(kafka: KafkaServer, tmp_path: Path) 
     outcomes = Outcomes(plain, kafka.bootstrap)
     try:
         faults = Faults(Brokers(kafka.bootstrap, kill_one), masters, outcomes)
-        kinds = [faults.pause_driver, faults.kill_broker]
-        if "TEAM_FAULTS" in os.environ:
-            # What test_teams_kills kills too.
-            kinds += [faults.kill_worker, faults.kill_function]
+        kinds = [faults.pause_driver, faults.kill_broker, faults.kill_worker, faults.kill_function]
         plan = [*faults.plan(kinds), lambda: faults.kill_java(replace=False)]
         faults.tell(f"{masters.leader().name} leads; {len(plan)} faults to come")
         run_with_faults(plain, kafka.bootstrap, faults, plan, outcomes)

@@ -87,13 +87,15 @@ class Serving(Attempt):
 
     def outputs(self) -> Sequence[Partition]:
         self._look_at_counts()
+        # Once: the answer waits behind a poll of half a second, and every job would too. A limit
+        # that is lowered meanwhile ends the attempt, and the next one knows it.
+        self._limits = small_topics(self._client, [self._stage.topics.results, *self._counts])
         return [(topic, n) for topic, count in self._counts.items() for n in range(count)]
 
     def _look_at_counts(self) -> None:
         topics = output_topics(self._stage, delays=self._share.delays)
         found = self._client.partitions(topics)
         self._counts = {topic: len(numbers) for topic, numbers in found.items()}
-        self._limits = small_topics(self._client, [self._stage.topics.results, *topics])
         self._counts_at_s = clock_s()
 
     # --- waiting ---------------------------------------------------------------------------------
